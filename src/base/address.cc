@@ -1,0 +1,69 @@
+#include "base/address.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+namespace kvmend {
+namespace {
+
+constexpr std::size_t kMaxAddressText = 128;
+
+bool is_numeric_ip(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> buffer{};
+  return inet_pton(AF_INET, host.c_str(), buffer.data()) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), buffer.data()) == 1;
+}
+
+std::unexpected<Status> bad(std::string_view text, std::string_view why) {
+  return fail(Code::kInvalidArgument, Origin::kCaller,
+              fmt::format("address '{}': {} (write 10.0.0.2:7001 or [::1]:7001)",
+                          text.substr(0, kMaxAddressText), why));
+}
+
+}  // namespace
+
+bool Address::is_loopback() const { return host == "::1" || host.starts_with("127."); }
+
+std::string Address::to_string() const {
+  return is_ipv6() ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+Result<Address> parse_address(std::string_view text, int default_port) {
+  if (text.empty()) return bad(text, "is empty");
+  if (text.size() > kMaxAddressText) return bad(text, "is too long");
+  std::string_view host = text;
+  std::string_view port;
+  if (text.front() == '[') {
+    const auto close = text.find(']');
+    if (close == std::string_view::npos) return bad(text, "has no closing bracket");
+    host = text.substr(1, close - 1);
+    const std::string_view rest = text.substr(close + 1);
+    if (!rest.empty() && rest.front() != ':') return bad(text, "has text after the bracket");
+    if (!rest.empty()) port = rest.substr(1);
+    if (rest == ":") return bad(text, "has an empty port");
+  } else if (const auto colon = text.find(':');
+             colon != std::string_view::npos && text.find(':', colon + 1) == std::string_view::npos) {
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+    if (port.empty()) return bad(text, "has an empty port");
+  }
+  Address address;
+  address.host = host == "localhost" ? "127.0.0.1" : std::string(host);
+  if (!is_numeric_ip(address.host)) return bad(text, "the host isn't a numeric IP address");
+  if (port.empty()) {
+    if (default_port < 0) return bad(text, "has no port");
+    address.port = static_cast<std::uint16_t>(default_port);
+    return address;
+  }
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
+  if (error != std::errc{} || end != port.data() + port.size() || value > 65535)
+    return bad(text, "the port isn't a number from 0 to 65535");
+  address.port = static_cast<std::uint16_t>(value);
+  return address;
+}
+
+}  // namespace kvmend

@@ -1,0 +1,57 @@
+// The registered regions of one engine, and what peers may do with them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "base/bytes.h"
+#include "kvmend/ids.h"
+#include "kvmend/memory.h"
+#include "kvmend/status.h"
+
+namespace kvmend::memory {
+
+struct Region {
+  RegionRef ref;
+  std::byte* base = nullptr;
+  std::uint64_t length = 0;
+  MemoryKind kind = MemoryKind::kHost;
+  Access access = Access::kNone;
+};
+
+/// Slots with generations: a slot is reused only with a higher generation, so a stale reference
+/// never matches. Regions never overlap. Loop thread.
+class RegionTable {
+ public:
+  /// Errors: kInvalidArgument (null or zero length, wrap-around), kAlreadyExists (overlap; names
+  /// both ranges), kResourceExhausted (config::kMaxRegions).
+  [[nodiscard]] Result<RegionRef> add(void* base, std::uint64_t length, MemoryKind kind,
+                                      Access access);
+  /// Removes the region that starts at `base`. Errors: kNotRegistered naming the address.
+  [[nodiscard]] Status remove(const void* base);
+
+  /// The region, or nullptr when the reference is stale or unknown. O(1).
+  [[nodiscard]] const Region* find(RegionRef ref) const;
+  /// The region that contains [address, address + length), or nullptr. O(log regions).
+  [[nodiscard]] const Region* find_containing(const void* address, std::uint64_t length) const;
+
+  /// Raised by every add and remove.
+  [[nodiscard]] std::uint64_t version() const { return version_; }
+  /// Raised by every remove: a cached resolution is good while this stands.
+  [[nodiscard]] std::uint64_t removals() const { return removals_; }
+  [[nodiscard]] std::size_t size() const { return by_base_.size(); }
+  [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
+  /// All live regions, by base address.
+  [[nodiscard]] std::vector<Region> list() const;
+
+ private:
+  std::vector<Region> slots_;              // generation of a free slot: the next one to hand out
+  std::vector<std::uint32_t> free_slots_;
+  std::map<std::uintptr_t, std::uint32_t> by_base_;
+  std::uint64_t version_ = 0;
+  std::uint64_t removals_ = 0;
+  std::uint64_t total_bytes_ = 0;
+};
+
+}  // namespace kvmend::memory

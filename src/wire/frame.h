@@ -1,0 +1,104 @@
+// Frames of a lane. Fixed little-endian layout; see docs/wire-protocol.md.
+//
+//   FrameHeader (32 bytes) | body (header.body_bytes) | payload (header.payload_bytes)
+//
+// The check covers header and body (not the payload: those are the pages). Parsers are pure: bytes
+// in, values or a Status out; every length is capped before anything is allocated for it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "kvmend/ids.h"
+#include "kvmend/status.h"
+
+namespace kvmend::wire {
+
+inline constexpr std::uint32_t kMagic = 0x314D564BU;  // "KVM1"
+inline constexpr std::size_t kHeaderBytes = 32;
+inline constexpr std::size_t kSliceBytes = 24;
+inline constexpr std::size_t kAckEntryBytes = 16;
+inline constexpr std::uint32_t kMaxSlicesPerFrame = 1000;  // + header and read-ahead fit IOV_MAX
+inline constexpr std::uint32_t kMaxAcksPerFrame = 1024;
+inline constexpr std::uint32_t kMaxPayloadBytes = 16U << 20;
+inline constexpr std::uint32_t kMaxControlBytes = 4U << 20;
+inline constexpr std::uint32_t kMaxHelloBytes = 4096;
+
+enum class FrameType : std::uint8_t {
+  kHello = 1,       ///< body: wire::Hello; the first frame of a connection
+  kHelloAck = 2,    ///< body: wire::HelloAck
+  kHelloReject = 3, ///< body: wire::HelloReject; the connection closes after it
+  kWrite = 4,       ///< id: chunk; body: DataBody + slices; payload: the bytes
+  kRead = 5,        ///< id: chunk; body: DataBody + slices (source at the receiver); no payload
+  kReadData = 6,    ///< id: chunk; no body; payload: part of the answer, in the order of the slices
+  kReadEnd = 7,     ///< id: chunk; body: one AckEntry whose status confirms the whole read
+  kAck = 8,         ///< body: AckEntry[count]; says of chunks that their bytes are in place (or not)
+  kControl = 9,     ///< id: sequence number (0: unreliable); body: wire::Control
+  kControlAck = 10, ///< id: every message up to this sequence number has been handed on
+  kPing = 11,       ///< id: nonce
+  kPong = 12,       ///< id: the ping's nonce
+  kPull = 13,       ///< id: chunk; local transport: body: DataBody + slices + sources; no payload
+};
+inline constexpr std::uint8_t kMaxFrameType = 13;
+
+/// Flags of data frames.
+inline constexpr std::uint8_t kFlagChecksum = 1;  ///< DataBody.checksum holds XXH3-64 of the payload
+
+struct FrameHeader {
+  FrameType type{};
+  std::uint8_t flags = 0;
+  std::uint32_t body_bytes = 0;
+  std::uint32_t payload_bytes = 0;
+  std::uint64_t id = 0;
+  std::uint32_t count = 0;  ///< slices or acknowledgements in the body
+  std::uint32_t check = 0;  ///< low half of XXH3-64 over the header's first 28 bytes, then the body
+};
+
+/// One destination (write) or source (read) in the receiver's memory.
+struct WireSlice {
+  RegionRef region;
+  std::uint64_t offset = 0;
+  std::uint32_t length = 0;
+  friend bool operator==(const WireSlice&, const WireSlice&) = default;
+};
+
+/// What stands before the slices of a data frame.
+struct DataBody {
+  GrantId grant;
+  std::uint64_t checksum = 0;
+};
+inline constexpr std::size_t kDataBodyBytes = 16;
+
+struct AckEntry {
+  ChunkId chunk;
+  Code code = Code::kOk;
+  Origin origin = Origin::kNone;
+  std::uint32_t argument = 0;  ///< index of the offending slice, where one exists
+};
+
+/// Parses and checks the fixed part: magic, type, caps of the lengths for that type. `header` must
+/// hold kHeaderBytes. Errors: `kProtocolError` naming the value.
+[[nodiscard]] Result<FrameHeader> parse_header(Bytes header);
+/// Whether the check matches header and body. Both as they came.
+[[nodiscard]] bool check_matches(Bytes header, Bytes body);
+/// Parses the body of kWrite and kRead into `slices` (cleared first). The slices' lengths must sum
+/// to payload_bytes for writes; none may be zero.
+[[nodiscard]] Result<DataBody> parse_data_body(const FrameHeader& header, Bytes body,
+                                               std::vector<WireSlice>& slices);
+/// Parses kAck and kReadEnd (count entries).
+[[nodiscard]] Status parse_acks(const FrameHeader& header, Bytes body, std::vector<AckEntry>& acks);
+
+/// Writers append one frame's header and body to `out`; the payload follows separately.
+void append_data_frame(std::vector<std::byte>& out, FrameType type, std::uint8_t flags, ChunkId id,
+                       const DataBody& body, std::span<const WireSlice> slices,
+                       std::uint32_t payload_bytes);
+void append_acks(std::vector<std::byte>& out, FrameType type, std::uint64_t id,
+                 std::span<const AckEntry> acks);
+/// A frame whose body is opaque bytes (hello, control) or empty (ping, pong, control ack, and
+/// kReadData with its payload following).
+void append_frame(std::vector<std::byte>& out, FrameType type, std::uint64_t id, Bytes body,
+                  std::uint32_t payload_bytes = 0);
+
+}  // namespace kvmend::wire
