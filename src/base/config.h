@@ -1,0 +1,47 @@
+// Every named maximum of kvmend in one place. Options that a user may change are in
+// include/kvmend/options.h; these are the caps behind them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmend::config {
+
+using namespace std::chrono_literals;
+
+// memory
+inline constexpr std::size_t kMaxRegions = 65'536;
+inline constexpr std::size_t kMaxGrants = 131'072;
+inline constexpr std::size_t kEndedGrantsRemembered = 65'536;
+
+// connections, per engine
+inline constexpr std::size_t kMaxInboundLanes = 8'192;
+inline constexpr std::size_t kMaxPendingHandshakes = 512;   // accepted, no hello yet: oldest is shed
+inline constexpr std::size_t kMaxInboundLanesPerPeer = 64;
+inline constexpr std::size_t kMaxInboundProbeLanes = 256;
+inline constexpr std::size_t kMaxInboundPeers = 65'536;     // remembered incarnations
+inline constexpr std::size_t kMaxSessions = 65'536;
+inline constexpr auto kHandshakeDeadline = 5s;              // silent inbound connection
+inline constexpr auto kForgetPeerAfter = 3600s;             // remembered epoch of a gone initiator
+
+// one lane
+inline constexpr std::size_t kStagingBytes = 32'768;        // header + slices of the largest frame
+inline constexpr std::size_t kReadAheadBytes = 4'096;
+inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane stops reading
+inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane
+inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
+inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;    // bytes per lane and turn of the loop
+inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
+
+// transfers, per session
+inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;
+inline constexpr std::size_t kMaxQueuedTransfers = 1U << 20;
+
+// probes
+inline constexpr std::uint32_t kScratchBytes = 16'384;
+
+// control
+inline constexpr std::size_t kMaxNotifies = 65'536;         // received, not yet fetched
+
+}  // namespace kvmend::config
