@@ -122,13 +122,14 @@ endfunction()
 # Generated sources are compiled without our warnings and included as "wire/control.pb.h".
 # Call it after kvm_library(<name> ...), or in a folder that has no other sources instead of it.
 function(kvm_protobuf name)
-  set(out ${PROJECT_BINARY_DIR}/generated)
   set(lib kvm_${name}_proto)
-  file(MAKE_DIRECTORY ${out})
+  set(root ${PROJECT_BINARY_DIR}/generated)
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/src
+             OUTPUT_VARIABLE folder)
+  file(MAKE_DIRECTORY ${root}/${folder})
   add_library(${lib} STATIC ${ARGN})
-  protobuf_generate(TARGET ${lib} LANGUAGE cpp IMPORT_DIRS ${PROJECT_SOURCE_DIR}/src
-                    PROTOC_OUT_DIR ${out})
-  target_include_directories(${lib} SYSTEM PUBLIC $<BUILD_INTERFACE:${out}>)
+  protobuf_generate(TARGET ${lib} LANGUAGE cpp PROTOC_OUT_DIR ${root}/${folder})
+  target_include_directories(${lib} SYSTEM PUBLIC $<BUILD_INTERFACE:${root}>)
   target_link_libraries(${lib} PRIVATE $<BUILD_INTERFACE:kvm_settings> PUBLIC protobuf::libprotobuf)
   target_compile_options(${lib} PRIVATE -w)
   set_target_properties(${lib} PROPERTIES CXX_CLANG_TIDY "")

@@ -5,7 +5,6 @@ set(CMAKE_CXX_STANDARD 23)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -38,6 +37,7 @@ add_library(kvm_settings INTERFACE)
 target_include_directories(kvm_settings INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(kvm_settings INTERFACE KVMEND_VERSION="${PROJECT_VERSION}")
 target_compile_options(kvm_settings INTERFACE
+  -fPIC  # programs too (not -fPIE): they share the libraries' precompiled header
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wimplicit-fallthrough -Wcast-qual -Wvla
