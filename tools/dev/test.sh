@@ -46,9 +46,13 @@ fi
 if wanted asan; then attempt "unit tests (address, undefined)" unit_tests asan-ubsan || true; fi
 if wanted tsan; then attempt "unit tests (thread)" unit_tests tsan || true; fi
 if wanted fuzz; then attempt fuzz bash tools/dev/fuzz.sh --seconds 3 || true; fi
-if [[ "$release" == ok ]] && wanted demo && [[ -d python/kvmend/demo ]]; then
-  attempt "synthetic demo" timeout 300 "$PYTHON" -m kvmend.demo --synthetic --quick \
-    --json build/demo.json || true
+if [[ "$release" == ok ]] && wanted demo; then
+  if [[ -d python/kvmend/demo ]]; then
+    attempt "synthetic demo" timeout 300 "$PYTHON" -m kvmend.demo --synthetic --quick \
+      --json build/demo.json || true
+  else
+    say "no demo to run yet (python/kvmend/demo)"
+  fi
 fi
 
 if ((${#failed[@]})); then

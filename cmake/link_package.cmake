@@ -1,0 +1,15 @@
+# Run with -DFROM=<python/kvmend> -DTO=<build/python/kvmend>: links every entry of FROM into TO, and
+# drops links whose source has gone.
+file(MAKE_DIRECTORY ${TO})
+file(GLOB old LIST_DIRECTORIES true ${TO}/*)
+foreach(path ${old})
+  if(IS_SYMLINK ${path} AND NOT EXISTS ${path})
+    file(REMOVE ${path})
+  endif()
+endforeach()
+file(GLOB entries LIST_DIRECTORIES true RELATIVE ${FROM} ${FROM}/*)
+foreach(entry ${entries})
+  if(NOT entry STREQUAL "__pycache__")
+    file(CREATE_LINK ${FROM}/${entry} ${TO}/${entry} SYMBOLIC)
+  endif()
+endforeach()
