@@ -1,0 +1,118 @@
+// The engine on its loop thread: tables, sessions, and what the layers above may ask of them. The
+// thread-safe facade is engine/facade.h; the simulation uses this class directly.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/address.h"
+#include "env/event_loop.h"
+#include "env/network.h"
+#include "kvmend/engine.h"
+#include "kvmend/options.h"
+#include "memory/grant_table.h"
+#include "memory/region_table.h"
+#include "session/acceptor.h"
+#include "session/session_table.h"
+#include "session/transfer_state.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace kvmend::engine {
+
+/// News for the layers above. Loop thread.
+class CoreObserver {
+ public:
+  virtual ~CoreObserver() = default;
+  /// A message of kind `kind` (see `send_upper`) from the engine that listens at `from` ("" when it
+  /// doesn't listen).
+  virtual void on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,
+                        Bytes body) = 0;
+  /// The engine at `session_id` is another process now (or has been seen for the first time, then
+  /// `before` is unset). Nothing of the old one is usable any more.
+  virtual void on_peer_incarnation(const std::string& session_id, Incarnation before,
+                                   Incarnation now) = 0;
+  /// The session's state changed ("failed" and "probing" mean blacklisted).
+  virtual void on_session_state(const std::string& session_id, std::string_view from,
+                                std::string_view to, const Status& cause) = 0;
+  /// A grant's time has come.
+  virtual void on_grant_expired(const memory::Grant& grant) = 0;
+};
+
+/// Loop thread throughout.
+class EngineCore {
+ public:
+  EngineCore(env::Env env, const EngineOptions& options, session::SessionEvents* metrics);
+  ~EngineCore();
+
+  /// Draws the incarnation and listens. Errors as of Engine::create.
+  Status start();
+
+  [[nodiscard]] Incarnation incarnation() const { return incarnation_; }
+  [[nodiscard]] const Address& address() const { return address_; }  ///< advertised
+  [[nodiscard]] std::string session_id() const { return address_.to_string(); }
+  [[nodiscard]] env::EventLoop& loop() { return env_.loop; }
+  [[nodiscard]] env::Random& random() { return env_.random; }
+  [[nodiscard]] const EngineOptions& options() const { return options_; }
+
+  memory::RegionTable& regions() { return regions_; }
+  memory::GrantTable& grants() { return grants_; }
+
+  Result<RegionRef> register_memory(void* base, std::uint64_t length, MemoryKind kind,
+                                    Access access);
+  Status unregister_memory(void* base);
+
+  /// Ends a grant and re-arms the expiry timer. Use this, not grants().end().
+  bool end_grant(GrantId grant, memory::GrantEnd how);
+  Result<GrantId> issue_grant(memory::Grant grant);
+
+  /// Queues a transfer on its session (created on demand). Its pieces are given by region, or
+  /// (`raw`) by the peer's address in `offset`, to be translated when the peer's regions are known.
+  void submit(std::shared_ptr<session::TransferState> transfer);
+  void cancel(const std::shared_ptr<session::TransferState>& transfer, const Status& why);
+
+  /// Sends a message of the layer above, reliably and in order per pair of incarnations. `target`
+  /// set: dropped (and false returned at once, or later silently) when another incarnation is or
+  /// becomes known. Errors: kResourceExhausted (backlog), kPeerRestarted.
+  Status send_upper(const Address& to, Incarnation target, std::uint32_t kind, Bytes body);
+
+  void add_observer(CoreObserver* observer) { observers_.push_back(observer); }
+  void remove_observer(CoreObserver* observer);
+
+  session::SessionTable& sessions() { return *sessions_; }
+  session::Acceptor& acceptor() { return *acceptor_; }
+  [[nodiscard]] EngineStats stats() const;
+  std::vector<Notification> take_notifications();
+
+  /// Stops admitting, tells peers goodbye; `on_drained` runs when nothing is left or `grace` is
+  /// over, after which everything has been failed with kShuttingDown.
+  void shutdown(Duration grace, env::Task on_drained);
+
+ private:
+  class Router;  // implements the observers of session/ and spreads the news
+
+  void arm_expiry();
+  void finish_shutdown();
+
+  env::Env env_;
+  EngineOptions options_;
+  Incarnation incarnation_;
+  Address address_;
+  memory::RegionTable regions_;
+  memory::GrantTable grants_;
+  transport::LaneCounters counters_;
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<transport::tcp::TcpTransport> tcp_;
+  std::unique_ptr<session::SessionTable> sessions_;
+  std::unique_ptr<session::Acceptor> acceptor_;
+  std::vector<CoreObserver*> observers_;
+  std::vector<Notification> notifications_;
+  env::ScopedTimer expiry_timer_;
+  env::ScopedTimer shutdown_timer_;
+  bool shutting_down_ = false;
+  env::Task on_drained_;
+};
+
+}  // namespace kvmend::engine

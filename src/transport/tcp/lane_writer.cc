@@ -1,0 +1,217 @@
+#include "transport/tcp/lane_writer.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "wire/frame.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace kvmend::transport::tcp {
+namespace {
+
+constexpr std::size_t kIovEntries = 1024;
+constexpr std::size_t kMinCallBytes = 1U << 20;  // aim of one system call
+
+// Source of zeros for frames that lost their memory. Never written; takes no memory until read.
+std::byte g_zeros[wire::kMaxPayloadBytes];
+
+wire::FrameType type_of(Opcode opcode) {
+  return opcode == Opcode::kWrite ? wire::FrameType::kWrite : wire::FrameType::kRead;
+}
+
+std::uint64_t checksum_of(std::span<const iovec> payload) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (const iovec& part : payload) XXH3_64bits_update(&state, part.iov_base, part.iov_len);
+  return XXH3_64bits_digest(&state);
+}
+
+}  // namespace
+
+void LaneWriter::queue_urgent(std::vector<std::byte> frames) {
+  urgent_bytes_ += frames.size();
+  if (urgent_.empty()) {
+    urgent_ = std::move(frames);
+  } else {
+    urgent_.insert(urgent_.end(), frames.begin(), frames.end());
+  }
+}
+
+void LaneWriter::queue_chunk(const Chunk& chunk) {
+  Frame frame;
+  frame.chunk = chunk.id;
+  frame.plan = chunk;
+  if (!chunk.urgent) {
+    frames_.push_back(std::move(frame));
+    return;
+  }
+  // Behind what has been started and behind earlier urgent ones, before all bulk.
+  auto at = frames_.begin();
+  while (at != frames_.end() && (at->started || !at->chunk.is_set() || at->plan.urgent)) ++at;
+  frames_.insert(at, std::move(frame));
+}
+
+void LaneWriter::queue_reply(ChunkId chunk, std::vector<iovec> source, std::uint32_t bytes,
+                             std::uint64_t checksum, bool has_checksum) {
+  Frame frame;
+  frame.chunk = chunk;
+  frame.reply = true;
+  frame.built = true;
+  frame.payload = std::move(source);
+  if (has_checksum) {
+    wire::append_data_frame(frame.head, wire::FrameType::kReadData, wire::kFlagChecksum, chunk,
+                            {GrantId{}, checksum}, {}, bytes);
+  } else {
+    wire::append_frame(frame.head, wire::FrameType::kReadData, chunk.value, {}, bytes);
+  }
+  frames_.push_back(std::move(frame));
+}
+
+void LaneWriter::build(Frame& frame) {
+  const Chunk& chunk = frame.plan;
+  thread_local std::vector<wire::WireSlice> slices;
+  slices.clear();
+  chunk.for_each_slice([&](std::byte* local, RegionRef region, std::uint64_t offset,
+                           std::uint32_t length) {
+    slices.push_back({region, offset, length});
+    if (chunk.opcode == Opcode::kWrite) frame.payload.push_back({local, length});
+  });
+  wire::DataBody body{chunk.grant, 0};
+  const bool sum = chunk.checksum && chunk.opcode == Opcode::kWrite;
+  if (sum) body.checksum = checksum_of(frame.payload);
+  wire::append_data_frame(frame.head, type_of(chunk.opcode),
+                          chunk.checksum ? wire::kFlagChecksum : std::uint8_t{0}, chunk.id, body,
+                          slices, chunk.opcode == Opcode::kWrite ? chunk.bytes : 0);
+  frame.built = true;
+}
+
+void LaneWriter::zero_fill(Frame& frame) {
+  for (std::size_t i = frame.place; i < frame.payload.size(); ++i)
+    frame.payload[i].iov_base = g_zeros;
+}
+
+bool LaneWriter::detach(ChunkId chunk) {
+  const auto at = std::ranges::find_if(
+      frames_, [&](const Frame& f) { return f.chunk == chunk && !f.reply; });
+  if (at == frames_.end()) return false;
+  if (!at->started) {
+    frames_.erase(at);
+    return true;
+  }
+  zero_fill(*at);
+  return false;
+}
+
+bool LaneWriter::zero_reply(ChunkId chunk) {
+  const auto at = std::ranges::find_if(
+      frames_, [&](const Frame& f) { return f.chunk == chunk && f.reply; });
+  if (at == frames_.end()) return false;
+  zero_fill(*at);
+  return true;
+}
+
+void LaneWriter::merge_urgent() {
+  if (urgent_.empty()) return;
+  Frame frame;
+  frame.built = true;
+  frame.head = std::move(urgent_);
+  urgent_.clear();
+  auto at = frames_.begin();
+  while (at != frames_.end() && (at->started || !at->chunk.is_set())) ++at;
+  frames_.insert(at, std::move(frame));
+}
+
+std::size_t LaneWriter::gather(std::size_t budget) {
+  iov_.clear();
+  std::size_t bytes = 0;
+  const std::size_t aim = std::min(budget, kMinCallBytes);
+  for (Frame& frame : frames_) {
+    if (!frame.built) {
+      if (bytes > 0 && iov_.size() + 2 + frame.plan.pieces.size() > kIovEntries) break;
+      build(frame);
+    }
+    if (frame.head_sent < frame.head.size()) {
+      iov_.push_back(
+          {frame.head.data() + frame.head_sent, frame.head.size() - frame.head_sent});
+      bytes += iov_.back().iov_len;
+    }
+    for (std::size_t i = frame.place; i < frame.payload.size() && iov_.size() < kIovEntries; ++i) {
+      iov_.push_back(frame.payload[i]);
+      bytes += frame.payload[i].iov_len;
+    }
+    if (bytes >= aim || iov_.size() >= kIovEntries) break;
+  }
+  return bytes;
+}
+
+void LaneWriter::retire_front(Outcome& outcome) {
+  const Frame& frame = frames_.front();
+  if (!frame.chunk.is_set()) urgent_bytes_ -= frame.head.size();
+  if (frame.reply) outcome.replies.push_back(frame.chunk);
+  frames_.pop_front();
+}
+
+void LaneWriter::consume(std::size_t bytes, Outcome& outcome) {
+  outcome.bytes += bytes;
+  while (bytes > 0) {
+    KVM_CHECK(!frames_.empty(), "more was sent than was queued");
+    Frame& frame = frames_.front();
+    frame.started = true;
+    const std::size_t head = std::min(bytes, frame.head.size() - frame.head_sent);
+    frame.head_sent += head;
+    bytes -= head;
+    while (bytes > 0 && frame.place < frame.payload.size()) {
+      iovec& part = frame.payload[frame.place];
+      const std::size_t n = std::min(bytes, part.iov_len);
+      part.iov_len -= n;
+      if (part.iov_base != g_zeros) part.iov_base = static_cast<std::byte*>(part.iov_base) + n;
+      if (part.iov_len == 0) ++frame.place;
+      bytes -= n;
+      outcome.payload_bytes += n;
+    }
+    if (!frame.done()) return;
+    retire_front(outcome);
+  }
+}
+
+LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
+  Outcome outcome;
+  while (outcome.bytes < budget) {
+    merge_urgent();
+    if (frames_.empty()) return outcome;
+    const std::size_t wanted = gather(budget - outcome.bytes);
+    const env::IoResult io = stream.writev(iov_);
+    switch (io.kind) {
+      case env::IoResult::Kind::kOk:
+        consume(io.bytes, outcome);
+        if (io.bytes < wanted) {
+          outcome.blocked = true;
+          return outcome;
+        }
+        break;
+      case env::IoResult::Kind::kAgain:
+        outcome.blocked = true;
+        return outcome;
+      case env::IoResult::Kind::kFault: {
+        // The first byte that wasn't sent is at fault: its frame is the front one.
+        Frame& frame = frames_.front();
+        KVM_CHECK(frame.built && !frame.payload.empty(), "fault outside of a payload");
+        zero_fill(frame);
+        outcome.faulted.push_back(frame.chunk);
+        break;
+      }
+      case env::IoResult::Kind::kEof:
+      case env::IoResult::Kind::kError:
+        outcome.error = Status(Code::kConnectionReset, Origin::kLink,
+                               "connection to " + stream.peer().to_string() + " broke",
+                               io.sys_errno);
+        return outcome;
+    }
+  }
+  outcome.budget_used = true;
+  return outcome;
+}
+
+}  // namespace kvmend::transport::tcp

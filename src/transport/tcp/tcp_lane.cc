@@ -1,0 +1,551 @@
+#include "transport/tcp/tcp_lane.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/config.h"
+#include "base/log.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace kvmend::transport::tcp {
+
+using wire::FrameType;
+
+struct TcpLane::Checksum {
+  XXH3_state_t state;
+};
+
+namespace {
+
+Status protocol_error(std::string detail) {
+  return {Code::kProtocolError, Origin::kPeer, std::move(detail)};
+}
+
+wire::AckEntry to_entry(ChunkId chunk, const Status& status, std::uint32_t argument = 0) {
+  return {chunk, status.code(), status.origin(), argument};
+}
+
+}  // namespace
+
+TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* observer)
+    : context_(context),
+      observer_(observer),
+      initiator_(true),
+      state_(State::kConnecting),
+      hello_(wire::encode_hello(hello)),
+      reader_(*this, wire::kMaxHelloBytes) {}
+
+TcpLane::TcpLane(LaneContext context, std::unique_ptr<env::Stream> stream)
+    : context_(context),
+      observer_(nullptr),
+      initiator_(false),
+      state_(State::kAwaitHello),
+      peer_(stream->peer()),
+      stream_(std::move(stream)),
+      reader_(*this, wire::kMaxHelloBytes) {
+  stream_->set_handler(this);
+}
+
+TcpLane::~TcpLane() = default;
+
+// ---------------------------------------------------------------------------------- connection
+
+void TcpLane::on_connected() {
+  peer_ = stream_->peer();
+  state_ = State::kAwaitAnswer;
+  send_frame(FrameType::kHello, 0, hello_);
+  flush();
+}
+
+void TcpLane::on_stream_error(Status status) { fail(status); }
+
+void TcpLane::fail(const Status& why) {
+  if (state_ == State::kClosed) return;
+  const bool rejecting = state_ == State::kRejecting;
+  if (why.code() == Code::kProtocolError) ++context_.counters.protocol_errors;
+  close();
+  if (observer_ != nullptr && !rejecting) observer_->on_lane_down(*this, why);
+}
+
+void TcpLane::close() {
+  state_ = State::kClosed;
+  stream_.reset();
+}
+
+std::uint64_t TcpLane::progress() const {
+  if (!stream_) return bytes_in_;
+  const std::uint64_t waiting = stream_->unacknowledged_bytes();
+  return bytes_in_ + (bytes_out_ > waiting ? bytes_out_ - waiting : 0);
+}
+
+void TcpLane::on_readable() {
+  if (state_ == State::kClosed) return;
+  in_read_ = true;
+  LaneReader::Outcome outcome = reader_.pump(*stream_, config::kReadBudgetPerTurn);
+  in_read_ = false;
+  bytes_in_ += outcome.bytes;
+  if (state_ == State::kClosed) return;
+  if (!outcome.error.is_ok()) return fail(outcome.error);
+  if (outcome.eof)
+    return fail({Code::kConnectionReset, Origin::kLink,
+                 fmt::format("{} closed the connection", peer_.to_string())});
+  flush_acks();
+  flush();
+}
+
+void TcpLane::on_writable() { flush(); }
+
+void TcpLane::flush() {
+  if (state_ == State::kClosed || state_ == State::kConnecting) return;
+  check_reply_grant();
+  LaneWriter::Outcome outcome = writer_.flush(*stream_, config::kWriteBudgetPerTurn);
+  bytes_out_ += outcome.bytes;
+  context_.counters.payload_bytes_sent += outcome.payload_bytes;
+  if (!outcome.error.is_ok()) return fail(outcome.error);
+  const bool want = outcome.blocked || outcome.budget_used;
+  if (want != want_write_) {
+    want_write_ = want;
+    stream_->want_write(want);
+  }
+  for (const ChunkId chunk : outcome.replies) finish_reply(chunk);
+  for (const ChunkId chunk : outcome.faulted) {
+    const Status why(Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible");
+    if (writes_.contains(chunk)) {
+      outstanding_ -= writes_[chunk];
+      writes_.erase(chunk);
+      if (observer_ != nullptr) observer_->on_chunk_done(*this, to_entry(chunk, why));
+      if (state_ == State::kClosed) return;
+    } else if (!jobs_.empty() && jobs_.front().chunk == chunk) {
+      jobs_.front().zeroed = true;
+      jobs_.front().result = to_entry(chunk, why);
+    }
+  }
+  if (state_ == State::kRejecting && writer_.empty()) return close();
+  update_reading();
+}
+
+void TcpLane::update_reading() {
+  if (state_ == State::kClosed || state_ == State::kConnecting) return;
+  // A peer that doesn't take its answers gets no further questions read.
+  const bool want = state_ != State::kRejecting &&
+                    (initiator_ || (writer_.urgent_bytes() < config::kMaxAckBacklogBytes &&
+                                    jobs_.size() < config::kMaxQueuedReads));
+  if (want == want_read_) return;
+  want_read_ = want;
+  reader_.set_paused(!want);
+  stream_->want_read(want);
+  if (want && !in_read_) {
+    in_read_ = true;
+    const LaneReader::Outcome outcome = reader_.drain_buffered();
+    in_read_ = false;
+    if (state_ == State::kClosed) return;
+    if (!outcome.error.is_ok()) return fail(outcome.error);
+    flush_acks();
+    if (!writer_.empty()) stream_->want_write(want_write_ = true);
+  }
+}
+
+void TcpLane::send_frame(FrameType type, std::uint64_t id, Bytes body) {
+  std::vector<std::byte> frame;
+  wire::append_frame(frame, type, id, body);
+  writer_.queue_urgent(std::move(frame));
+}
+
+// ----------------------------------------------------------------------------------- handshake
+
+void TcpLane::accept(wire::HelloAck ack, const Serving& serving) {
+  KVM_CHECK(!initiator_ && state_ == State::kAwaitHello);
+  serving_ = serving;
+  if (serving.scratch_bytes > 0) {
+    scratch_.resize(serving.scratch_bytes);
+    scratch_grant_ = GrantId(context_.random.next() | 2U);
+    scratch_ref_ = {0xffffffffU, static_cast<std::uint32_t>(context_.random.next() | 1U)};
+    ack.scratch_region = scratch_ref_;
+    ack.scratch_grant = scratch_grant_;
+    ack.scratch_bytes = serving.scratch_bytes;
+  }
+  state_ = State::kOpen;
+  send_frame(FrameType::kHelloAck, 0, wire::encode_hello_ack(ack));
+  flush();
+}
+
+void TcpLane::reject(const wire::HelloReject& reject) {
+  KVM_CHECK(!initiator_ && state_ == State::kAwaitHello);
+  send_frame(FrameType::kHelloReject, 0, wire::encode_hello_reject(reject));
+  state_ = State::kRejecting;
+  flush();
+}
+
+Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) {
+  if (!initiator_ && header.type == FrameType::kHello) {
+    auto hello = wire::parse_hello(body);
+    if (!hello) return hello.error();
+    if (observer_ == nullptr) return protocol_error("nobody answers hellos here");
+    observer_->on_hello(*this, *hello);
+    return Status::ok();
+  }
+  if (initiator_ && header.type == FrameType::kHelloAck) {
+    auto ack = wire::parse_hello_ack(body);
+    if (!ack) return ack.error();
+    state_ = State::kOpen;
+    observer_->on_hello_ack(*this, *ack);
+    return Status::ok();
+  }
+  if (initiator_ && header.type == FrameType::kHelloReject) {
+    auto reject = wire::parse_hello_reject(body);
+    if (!reject) return reject.error();
+    close();
+    observer_->on_hello_reject(*this, *reject);
+    return Status::ok();
+  }
+  return protocol_error(fmt::format("frame type {} before the handshake",
+                                    static_cast<unsigned>(header.type)));
+}
+
+// -------------------------------------------------------------------------------------- frames
+
+Status TcpLane::on_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into) {
+  if (state_ == State::kAwaitHello || state_ == State::kAwaitAnswer)
+    return on_handshake_frame(header, body);
+  if (state_ != State::kOpen) return protocol_error("frame after the end");
+  if (header.type == FrameType::kControl) {
+    if (!initiator_ && !serving_.control) return protocol_error("control message on a data lane");
+    if (observer_ != nullptr) observer_->on_control(*this, header.id, body);
+    return Status::ok();
+  }
+  return initiator_ ? on_initiator_frame(header, body, into)
+                    : on_acceptor_frame(header, body, into);
+}
+
+Status TcpLane::on_acceptor_frame(const wire::FrameHeader& header, Bytes body,
+                                  std::vector<iovec>& into) {
+  switch (header.type) {
+    case FrameType::kWrite:
+      return on_write(header, body, into);
+    case FrameType::kRead:
+      return on_read_request(header, body);
+    case FrameType::kPing:
+      send_frame(FrameType::kPong, header.id, {});
+      return Status::ok();
+    default:
+      return protocol_error(fmt::format("an initiator may not send frame type {}",
+                                        static_cast<unsigned>(header.type)));
+  }
+}
+
+Status TcpLane::on_initiator_frame(const wire::FrameHeader& header, Bytes body,
+                                   std::vector<iovec>& into) {
+  switch (header.type) {
+    case FrameType::kAck:
+      return on_acks(header, body);
+    case FrameType::kReadData:
+      return on_read_data(header, body, into);
+    case FrameType::kReadEnd:
+      return on_read_end(header, body);
+    case FrameType::kPong:
+      if (observer_ != nullptr) observer_->on_pong(*this, header.id);
+      return Status::ok();
+    case FrameType::kControlAck:
+      if (observer_ != nullptr) observer_->on_control_ack(*this, header.id);
+      return Status::ok();
+    default:
+      return protocol_error(fmt::format("an acceptor may not send frame type {}",
+                                        static_cast<unsigned>(header.type)));
+  }
+}
+
+Status TcpLane::resolve_scratch(std::uint32_t* argument, std::vector<iovec>& where) {
+  for (std::uint32_t i = 0; i < slices_.size(); ++i) {
+    const wire::WireSlice& slice = slices_[i];
+    *argument = i;
+    if (slice.region != scratch_ref_ || slice.offset > scratch_.size() ||
+        slice.length > scratch_.size() - slice.offset)
+      return {Code::kOutOfRange, Origin::kCaller, "outside of the scratch region"};
+    where.push_back({scratch_.data() + slice.offset, slice.length});
+  }
+  return Status::ok();
+}
+
+Status TcpLane::resolve(GrantId grant, Access want, std::uint32_t* argument,
+                        std::vector<iovec>& where, bool& scratch) {
+  scratch = !scratch_.empty() && grant == scratch_grant_;
+  if (scratch) return resolve_scratch(argument, where);
+  if (!serving_.data)
+    return {Code::kPermissionDenied, Origin::kCaller, "this lane carries no data"};
+  return context_.grants.resolve(grant, want, serving_.initiator, slices_, context_.loop.now(),
+                                 where, argument);
+}
+
+Status TcpLane::on_write(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into) {
+  auto data = wire::parse_data_body(header, body, slices_);
+  if (!data) return data.error();
+  incoming_ = {};
+  incoming_.header = header;
+  incoming_.grant = data->grant;
+  incoming_.checksum = data->checksum;
+  incoming_.removals = context_.regions.removals();
+  std::uint32_t argument = 0;
+  const Status status =
+      resolve(data->grant, Access::kRemoteWrite, &argument, into, incoming_.scratch);
+  incoming_.result = to_entry(ChunkId(header.id), status, argument);
+  if (!status.is_ok()) {
+    into.clear();
+    ++context_.counters.frames_refused;
+  } else if ((header.flags & wire::kFlagChecksum) != 0) {
+    if (!sum_) sum_ = std::make_unique<Checksum>();
+    XXH3_64bits_reset(&sum_->state);
+  }
+  return Status::ok();
+}
+
+bool TcpLane::payload_still_allowed() {
+  if (incoming_.reading) return !incoming_.detached;
+  if (incoming_.scratch) return true;
+  if (context_.grants.still_allowed(incoming_.grant, context_.loop.now(), incoming_.removals))
+    return true;
+  // Another region may have gone: ask again in full before giving up.
+  std::vector<iovec> where;
+  std::uint32_t argument = 0;
+  const Status status = context_.grants.resolve(incoming_.grant, Access::kRemoteWrite,
+                                                serving_.initiator, slices_, context_.loop.now(),
+                                                where, &argument);
+  if (status.is_ok()) {
+    incoming_.removals = context_.regions.removals();
+    return true;
+  }
+  incoming_.result = to_entry(ChunkId(incoming_.header.id), status, argument);
+  ++context_.counters.frames_refused;
+  return false;
+}
+
+void TcpLane::on_payload_bytes(const std::byte* at, std::size_t bytes) {
+  context_.counters.payload_bytes_received += bytes;
+  if ((incoming_.header.flags & wire::kFlagChecksum) != 0)
+    XXH3_64bits_update(&sum_->state, at, bytes);
+}
+
+void TcpLane::on_payload_discarded(std::size_t bytes) {
+  context_.counters.payload_bytes_discarded += bytes;
+}
+
+void TcpLane::on_payload_fault() {
+  incoming_.result =
+      to_entry(ChunkId(incoming_.header.id),
+               {Code::kNotRegistered, Origin::kLocal, "destination memory isn't accessible"});
+  if (incoming_.reading) {
+    const auto at = reads_.find(ChunkId(incoming_.header.id));
+    if (at != reads_.end()) at->second.faulted = true;
+  }
+}
+
+void TcpLane::on_payload_end() {
+  const bool sum_matches = (incoming_.header.flags & wire::kFlagChecksum) == 0 ||
+                           incoming_.result.code != Code::kOk ||
+                           (sum_ && XXH3_64bits_digest(&sum_->state) == incoming_.checksum);
+  if (incoming_.reading) {
+    const auto at = reads_.find(ChunkId(incoming_.header.id));
+    if (at == reads_.end()) return;
+    at->second.received += incoming_.header.payload_bytes;
+    if (!sum_matches) at->second.corrupt = true;
+    return;
+  }
+  if (!sum_matches)
+    incoming_.result = {ChunkId(incoming_.header.id), Code::kChecksumMismatch, Origin::kLink, 0};
+  // A grant that ended between the last read and now doesn't take the bytes back, but they don't
+  // count: nothing of an ended room is ever reported as landed.
+  if (incoming_.result.code == Code::kOk && !incoming_.scratch)
+    context_.grants.note_landed(incoming_.grant, slices_);
+  push_ack(incoming_.result);
+}
+
+void TcpLane::push_ack(const wire::AckEntry& entry) {
+  acks_.push_back(entry);
+  if (!in_read_ || acks_.size() >= wire::kMaxAcksPerFrame) flush_acks();
+}
+
+void TcpLane::flush_acks() {
+  if (acks_.empty() || state_ != State::kOpen) return;
+  std::vector<std::byte> frame;
+  wire::append_acks(frame, FrameType::kAck, 0, acks_);
+  acks_.clear();
+  writer_.queue_urgent(std::move(frame));
+}
+
+// --------------------------------------------------------------------------- answering reads
+
+Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
+  auto data = wire::parse_data_body(header, body, slices_);
+  if (!data) return data.error();
+  ReadJob job;
+  job.chunk = ChunkId(header.id);
+  job.grant = data->grant;
+  job.removals = context_.regions.removals();
+  job.checksum = (header.flags & wire::kFlagChecksum) != 0;
+  std::uint64_t bytes = 0;
+  for (const wire::WireSlice& slice : slices_) bytes += slice.length;
+  if (bytes > wire::kMaxPayloadBytes)
+    return protocol_error(fmt::format("a read of {} bytes in one frame", bytes));
+  job.bytes = static_cast<std::uint32_t>(bytes);
+  std::uint32_t argument = 0;
+  bool scratch = false;
+  const Status status = resolve(data->grant, Access::kRemoteRead, &argument, job.source, scratch);
+  job.result = to_entry(job.chunk, status, argument);
+  if (scratch) job.grant = GrantId();
+  if (!status.is_ok()) ++context_.counters.frames_refused;
+  jobs_.push_back(std::move(job));
+  if (!answering_) start_next_reply();
+  update_reading();
+  return Status::ok();
+}
+
+void TcpLane::start_next_reply() {
+  while (!jobs_.empty() && jobs_.front().result.code != Code::kOk) {
+    std::vector<std::byte> end;
+    wire::append_acks(end, FrameType::kReadEnd, jobs_.front().chunk.value,
+                      std::span(&jobs_.front().result, 1));
+    writer_.queue_urgent(std::move(end));
+    jobs_.pop_front();
+  }
+  answering_ = !jobs_.empty();
+  if (!answering_) return;
+  ReadJob& job = jobs_.front();
+  std::uint64_t checksum = 0;
+  if (job.checksum) {
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    for (const iovec& part : job.source) XXH3_64bits_update(&state, part.iov_base, part.iov_len);
+    checksum = XXH3_64bits_digest(&state);
+  }
+  writer_.queue_reply(job.chunk, std::move(job.source), job.bytes, checksum, job.checksum);
+}
+
+void TcpLane::check_reply_grant() {
+  if (!answering_) return;
+  ReadJob& job = jobs_.front();
+  if (job.zeroed || !job.grant.is_set()) return;
+  if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals)) return;
+  // The pages may belong to somebody else by now: what hasn't left is sent as zeros, and the read
+  // is answered with an error.
+  writer_.zero_reply(job.chunk);
+  job.zeroed = true;
+  job.result = to_entry(job.chunk, {Code::kPermissionDenied, Origin::kCaller, "the grant ended"});
+}
+
+void TcpLane::finish_reply(ChunkId chunk) {
+  if (!answering_ || jobs_.front().chunk != chunk) return;
+  check_reply_grant();  // the lease is confirmed after the last byte has left
+  std::vector<std::byte> end;
+  wire::append_acks(end, FrameType::kReadEnd, chunk.value, std::span(&jobs_.front().result, 1));
+  jobs_.pop_front();
+  writer_.queue_urgent(std::move(end));
+  start_next_reply();
+  if (!want_write_) stream_->want_write(want_write_ = true);
+}
+
+// ------------------------------------------------------------------------------ the initiator
+
+void TcpLane::send_control(std::uint64_t seq, Bytes body) {
+  send_frame(FrameType::kControl, seq, body);
+}
+
+void TcpLane::send_control_ack(std::uint64_t seq) { send_frame(FrameType::kControlAck, seq, {}); }
+
+void TcpLane::send_ping(std::uint64_t nonce) { send_frame(FrameType::kPing, nonce, {}); }
+
+void TcpLane::post(const Chunk& chunk) {
+  KVM_CHECK(initiator_);
+  outstanding_ += chunk.bytes;
+  if (chunk.opcode == Opcode::kWrite) {
+    writes_.emplace(chunk.id, chunk.bytes);
+  } else {
+    PendingRead read;
+    read.chunk = chunk;
+    reads_.emplace(chunk.id, read);
+  }
+  writer_.queue_chunk(chunk);
+}
+
+bool TcpLane::detach(ChunkId chunk) {
+  const bool unsent = writer_.detach(chunk);
+  if (const auto at = writes_.find(chunk); at != writes_.end()) {
+    outstanding_ -= at->second;
+    writes_.erase(at);
+  }
+  if (const auto at = reads_.find(chunk); at != reads_.end()) {
+    outstanding_ -= at->second.chunk.bytes;
+    reads_.erase(at);
+    if (incoming_.reading && incoming_.header.id == chunk.value) incoming_.detached = true;
+  }
+  return unsent;
+}
+
+Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
+  const Status status = wire::parse_acks(header, body, received_);
+  if (!status.is_ok()) return status;
+  for (const wire::AckEntry& entry : received_) {
+    const auto at = writes_.find(entry.chunk);
+    if (at == writes_.end()) continue;  // detached meanwhile
+    outstanding_ -= at->second;
+    writes_.erase(at);
+    observer_->on_chunk_done(*this, entry);
+    if (state_ == State::kClosed) break;
+  }
+  return Status::ok();
+}
+
+Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
+                             std::vector<iovec>& into) {
+  incoming_ = {};
+  incoming_.header = header;
+  incoming_.reading = true;
+  if ((header.flags & wire::kFlagChecksum) != 0) {
+    if (body.size() != wire::kDataBodyBytes)
+      return protocol_error("a checksummed answer without its checksum");
+    incoming_.checksum = load_le<std::uint64_t>(body.data() + 8);
+    if (!sum_) sum_ = std::make_unique<Checksum>();
+    XXH3_64bits_reset(&sum_->state);
+  }
+  const auto at = reads_.find(ChunkId(header.id));
+  if (at == reads_.end()) {
+    incoming_.detached = true;
+    incoming_.result.code = Code::kCancelled;
+    return Status::ok();
+  }
+  PendingRead& read = at->second;
+  if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
+    return protocol_error(fmt::format("an answer of {} bytes to a read of {}",
+                                      header.payload_bytes, read.chunk.bytes));
+  read.chunk.for_each_slice([&](std::byte* local, RegionRef, std::uint64_t, std::uint32_t length) {
+    into.push_back({local, length});
+  });
+  return Status::ok();
+}
+
+Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
+  const Status status = wire::parse_acks(header, body, received_);
+  if (!status.is_ok()) return status;
+  finish_read(ChunkId(header.id), received_.front());
+  return Status::ok();
+}
+
+void TcpLane::finish_read(ChunkId chunk, wire::AckEntry result) {
+  const auto at = reads_.find(chunk);
+  if (at == reads_.end()) return;
+  const PendingRead& read = at->second;
+  result.chunk = chunk;
+  if (result.code == Code::kOk && read.faulted)
+    result = to_entry(chunk, {Code::kNotRegistered, Origin::kCaller, "destination isn't accessible"});
+  if (result.code == Code::kOk && read.corrupt)
+    result = to_entry(chunk, {Code::kChecksumMismatch, Origin::kLink, "checksum"});
+  if (result.code == Code::kOk && read.received != read.chunk.bytes)
+    result = to_entry(chunk, protocol_error("the answer is short"));
+  outstanding_ -= read.chunk.bytes;
+  reads_.erase(at);
+  observer_->on_chunk_done(*this, result);
+}
+
+}  // namespace kvmend::transport::tcp

@@ -1,0 +1,159 @@
+// A lane over one byte stream.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/time.h"
+#include "env/event_loop.h"
+#include "env/network.h"
+#include "memory/grant_table.h"
+#include "memory/region_table.h"
+#include "transport/lane.h"
+#include "transport/tcp/lane_reader.h"
+#include "transport/tcp/lane_writer.h"
+
+namespace kvmend::transport::tcp {
+
+/// What all lanes of an engine share. Loop thread.
+struct LaneContext {
+  env::EventLoop& loop;
+  env::Random& random;
+  memory::RegionTable& regions;
+  memory::GrantTable& grants;
+  LaneCounters& counters;
+};
+
+class TcpLane final : public Lane, private env::StreamHandler, private FrameSink {
+ public:
+  /// The initiator's end: `hello` is sent once connected. `stream` is set by `attach`.
+  TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* observer);
+  /// The acceptor's end: waits for a hello.
+  TcpLane(LaneContext context, std::unique_ptr<env::Stream> stream);
+  ~TcpLane() override;
+
+  void attach(std::unique_ptr<env::Stream> stream) { stream_ = std::move(stream); }
+  env::StreamHandler* as_handler() { return this; }
+
+  void accept(wire::HelloAck ack, const Serving& serving) override;
+  void reject(const wire::HelloReject& reject) override;
+  void send_control(std::uint64_t seq, Bytes body) override;
+  void send_control_ack(std::uint64_t seq) override;
+  void send_ping(std::uint64_t nonce) override;
+  void post(const Chunk& chunk) override;
+  bool detach(ChunkId chunk) override;
+  void flush() override;
+  void close() override;
+  void set_observer(LaneObserver* observer) override { observer_ = observer; }
+  [[nodiscard]] const Address& peer() const override { return peer_; }
+  [[nodiscard]] std::uint64_t outstanding_bytes() const override { return outstanding_; }
+  [[nodiscard]] std::size_t control_backlog() const override { return writer_.urgent_bytes(); }
+  [[nodiscard]] std::uint64_t progress() const override;
+  [[nodiscard]] std::string_view transport_name() const override { return "tcp"; }
+
+ private:
+  enum class State : std::uint8_t { kConnecting, kAwaitHello, kAwaitAnswer, kOpen, kRejecting, kClosed };
+
+  // A payload that is arriving.
+  struct Incoming {
+    wire::FrameHeader header{};
+    GrantId grant;
+    std::uint64_t removals = 0;    // of the region table when the places were resolved
+    bool reading = false;          // the answer to our own read
+    bool scratch = false;
+    bool detached = false;
+    std::uint64_t checksum = 0;
+    wire::AckEntry result;
+  };
+  // A read of ours that isn't over.
+  struct PendingRead {
+    Chunk chunk;
+    std::uint64_t received = 0;
+    bool corrupt = false;
+    bool faulted = false;
+  };
+  // A read of the peer's that waits for its turn, or is being answered.
+  struct ReadJob {
+    ChunkId chunk;
+    GrantId grant;
+    std::uint64_t removals = 0;
+    std::vector<iovec> source;
+    std::uint32_t bytes = 0;
+    bool checksum = false;
+    bool zeroed = false;
+    wire::AckEntry result;
+  };
+
+  // env::StreamHandler
+  void on_connected() override;
+  void on_readable() override;
+  void on_writable() override;
+  void on_stream_error(Status status) override;
+
+  // FrameSink
+  Status on_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into) override;
+  bool payload_still_allowed() override;
+  void on_payload_bytes(const std::byte* at, std::size_t bytes) override;
+  void on_payload_discarded(std::size_t bytes) override;
+  void on_payload_fault() override;
+  void on_payload_end() override;
+  [[nodiscard]] bool closed() const override { return state_ == State::kClosed; }
+
+  Status on_write(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
+  Status on_read_request(const wire::FrameHeader& header, Bytes body);
+  Status on_read_data(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
+  Status on_read_end(const wire::FrameHeader& header, Bytes body);
+  Status on_acks(const wire::FrameHeader& header, Bytes body);
+  Status on_handshake_frame(const wire::FrameHeader& header, Bytes body);
+  Status on_acceptor_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
+  Status on_initiator_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
+  Status resolve(GrantId grant, Access want, std::uint32_t* argument, std::vector<iovec>& where,
+                 bool& scratch);
+  Status resolve_scratch(std::uint32_t* argument, std::vector<iovec>& where);
+
+  void push_ack(const wire::AckEntry& entry);
+  void flush_acks();
+  void start_next_reply();
+  void finish_reply(ChunkId chunk);
+  void check_reply_grant();
+  void update_reading();
+  void finish_read(ChunkId chunk, wire::AckEntry result);
+  void fail(const Status& why);
+  void send_frame(wire::FrameType type, std::uint64_t id, Bytes body);
+
+  LaneContext context_;
+  LaneObserver* observer_;
+  const bool initiator_;
+  State state_;
+  Address peer_;
+  std::unique_ptr<env::Stream> stream_;
+  std::vector<std::byte> hello_;
+  LaneReader reader_;
+  LaneWriter writer_;
+
+  Serving serving_;
+  std::vector<std::byte> scratch_;
+  GrantId scratch_grant_;
+  RegionRef scratch_ref_;
+
+  Incoming incoming_;
+  std::vector<wire::WireSlice> slices_;
+  std::vector<wire::AckEntry> acks_;      // to send at the end of this read
+  std::vector<wire::AckEntry> received_;  // scratch of on_acks
+  std::unordered_map<ChunkId, std::uint32_t> writes_;  // posted, unanswered: bytes
+  std::unordered_map<ChunkId, PendingRead> reads_;
+  std::deque<ReadJob> jobs_;              // front: being answered when `answering_`
+  bool answering_ = false;
+  bool in_read_ = false;                  // acknowledgements are flushed once, at its end
+  bool want_write_ = false;
+  bool want_read_ = true;
+  std::uint64_t outstanding_ = 0;
+  std::uint64_t bytes_in_ = 0;
+  std::uint64_t bytes_out_ = 0;
+  struct Checksum;
+  std::unique_ptr<Checksum> sum_;
+};
+
+}  // namespace kvmend::transport::tcp

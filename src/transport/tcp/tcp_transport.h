@@ -1,0 +1,34 @@
+// Makes tcp lanes: connects to peers and listens for them.
+#pragma once
+
+#include <memory>
+
+#include "env/network.h"
+#include "transport/lane.h"
+#include "transport/tcp/tcp_lane.h"
+
+namespace kvmend::transport::tcp {
+
+/// Loop thread.
+class TcpTransport final : public Transport, private env::AcceptHandler {
+ public:
+  TcpTransport(LaneContext context, env::Network& network, env::StreamOptions options)
+      : context_(context), network_(network), options_(std::move(options)) {}
+
+  Result<std::unique_ptr<Lane>> connect(const Address& to, const wire::Hello& hello,
+                                        LaneObserver* observer) override;
+  /// Accepts lanes at `at` (port 0: any free one); returns the real address.
+  Result<Address> listen(const Address& at, AcceptObserver* observer);
+  void stop_listening() { listener_.reset(); }
+
+ private:
+  void on_accept(std::unique_ptr<env::Stream> stream) override;
+
+  LaneContext context_;
+  env::Network& network_;
+  env::StreamOptions options_;
+  std::unique_ptr<env::Listener> listener_;
+  AcceptObserver* acceptor_ = nullptr;
+};
+
+}  // namespace kvmend::transport::tcp
