@@ -18,7 +18,7 @@ add_custom_target(fuzz_targets)
 # users of a precompiled header must share their macro definitions.
 add_library(kvm_common INTERFACE)
 target_include_directories(kvm_common INTERFACE
-  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
 target_link_libraries(kvm_common INTERFACE fmt::fmt spdlog::spdlog Threads::Threads)
 
 # kvm_pch(<target> <file> [DEPS ...]): a library that only holds a precompiled header.

@@ -32,13 +32,17 @@ if(KVMEND_TIDY)
   set(CMAKE_CXX_CLANG_TIDY ${KVMEND_CLANG_TIDY} --quiet)
 endif()
 
+# Paths in logs and debug information begin at the repository: src/base/status.cc. (ccache hands the
+# compiler paths that are relative to the build folder.)
+file(RELATIVE_PATH up ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+
 # kvm_settings carries the flags to our own targets only, never to an embedder.
 add_library(kvm_settings INTERFACE)
 target_include_directories(kvm_settings INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(kvm_settings INTERFACE KVMEND_VERSION="${PROJECT_VERSION}")
 target_compile_options(kvm_settings INTERFACE
   -fPIC  # programs too (not -fPIE): they share the libraries' precompiled header
-  -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${up}=
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wimplicit-fallthrough -Wcast-qual -Wvla
   -Wno-missing-field-initializers  # designated initializers leave members to their defaults

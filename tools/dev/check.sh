@@ -4,7 +4,7 @@ bash tools/dev/setup.sh
 failed=()
 format_check() {
   mapfile -t files < <(git ls-files -co --exclude-standard '*.h' '*.cc')
-  ((${#files[@]} == 0)) || clang-format-19 --dry-run -Werror "${files[@]}"
+  ((${#files[@]} == 0)) || clang-format-19 --dry-run -Werror --ferror-limit=1 "${files[@]}"
 }
 quiet format format_check || failed+=("format (./dev format mends it)")
 quiet layers "$PYTHON" tests/layers_test.py || failed+=(layers)

@@ -18,12 +18,12 @@ wanted() { [[ " $only " == *" $1 "* ]]; }
 failed=()
 # attempt <name> <command...>: runs it in the open and remembers a failure instead of stopping.
 attempt() {
-  local name="$1" start=$SECONDS
+  local name="$1" start=$EPOCHSECONDS
   shift
   if "$@" </dev/null; then
-    say "passed $name ($((SECONDS - start))s)"
+    say "passed $name ($((EPOCHSECONDS - start))s)"
   else
-    say "FAILED $name ($((SECONDS - start))s)"
+    say "FAILED $name ($((EPOCHSECONDS - start))s)"
     failed+=("$name")
     return 1
   fi
@@ -38,6 +38,7 @@ if wanted layers; then attempt layers "$PYTHON" tests/layers_test.py || true; fi
 release=ok
 if wanted unit || wanted pytest || wanted demo; then
   attempt "build release" build_preset release || release=broken
+  [[ "$release" == ok ]] || say "not run without it: unit tests (gcc), pytest, demo"
 fi
 if [[ "$release" == ok ]]; then
   if wanted unit; then attempt "unit tests (gcc, release)" ctest --preset release -j "$JOBS" || true; fi
