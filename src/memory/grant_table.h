@@ -2,15 +2,22 @@
 // into pages asks `GrantTable` first, at that moment.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
-#include <memory>
+#include <deque>
+#include <set>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
 #include "kvmend/ids.h"
+#include "kvmend/memory.h"
 #include "kvmend/status.h"
+#include "memory/grant_cover.h"
 #include "memory/region_table.h"
 #include "wire/frame.h"
 
@@ -39,7 +46,7 @@ struct Grant {
   Access access = Access::kRemoteWrite;
   Time expires = kForever;
   std::vector<GrantComponent> components;
-  std::vector<std::uint64_t> landed_bytes;  ///< per component, of completed frames
+  std::vector<std::uint64_t> landed_bytes;  ///< per component, of completed frames; set by issue
 };
 
 /// Why a grant isn't there any more: decides how a late frame is answered.
@@ -48,11 +55,14 @@ enum class GrantEnd : std::uint8_t { kUnknown, kCompleted, kRevoked, kExpired };
 /// Loop thread.
 class GrantTable {
  public:
-  explicit GrantTable(const RegionTable& regions) : regions_(regions) {}
+  /// `seed` (random) is where the ids start: those of an earlier incarnation mean nothing here.
+  GrantTable(const RegionTable& regions, std::uint64_t seed) : regions_(regions), last_id_(seed) {}
 
-  /// Issues a grant; ids are unique in this incarnation and never reused. `seed` starts the ids at
-  /// a random place. Errors: kInvalidArgument (unsorted pages, stale region, page beyond its
-  /// region), kResourceExhausted (config::kMaxGrants).
+  /// Issues a grant under a new id (`grant.id` is overwritten); ids are unique in this incarnation,
+  /// never 0 and never the standing grant. Errors, origin caller: kInvalidArgument (no access,
+  /// unsorted or repeated pages, too many components or buffers, page size 0), kNotRegistered
+  /// (stale region), kOutOfRange (page beyond its region); kResourceExhausted
+  /// (config::kMaxGrants).
   [[nodiscard]] Result<GrantId> issue(Grant grant);
 
   /// Ends a grant at once; later frames that carry it are refused: kPermissionDenied, or
@@ -60,7 +70,7 @@ class GrantTable {
   bool end(GrantId id, GrantEnd how);
 
   /// Resolves a frame's slices to addresses if the grant covers all of them now. `where` receives
-  /// one entry per slice. On failure `argument` (optional) receives the index of the slice. Errors:
+  /// one entry per slice (cleared first, and on failure). On failure `argument` (optional) receives the index of the slice. Errors:
   /// kPermissionDenied (no live grant, foreign writer, not covered), kOutOfRange, kNotRegistered,
   /// kAlreadyExists (completed); origin caller: the writer's plan is wrong, not the link.
   [[nodiscard]] Status resolve(GrantId id, Access want, Incarnation writer,
@@ -71,18 +81,43 @@ class GrantTable {
   /// may refer to has gone (`removals` as of the resolve). O(1); asked before every read.
   [[nodiscard]] bool still_allowed(GrantId id, Time now, std::uint64_t removals) const;
 
-  /// Adds a completed frame's bytes to the components' counts.
-  void note_landed(GrantId id, std::span<const wire::WireSlice> slices);
+  /// Adds a completed frame's bytes to the components' counts. A chunk that is sent again since its
+  /// acknowledgement was lost must not count twice, or a room could look complete with another
+  /// chunk missing: give `chunk`, and a repeated one is ignored. Returns whether it counted; beyond
+  /// config::kMaxLandedChunksPerGrant nothing does (the room then ends at its deadline).
+  bool note_landed(GrantId id, std::span<const wire::WireSlice> slices, ChunkId chunk = {});
 
+  /// A live grant, expired or not, or nullptr. Good until the grant ends.
   [[nodiscard]] const Grant* find(GrantId id) const;
-  /// Ends every grant whose time has come; returns them. The earliest expiry left: `next_expiry`.
+  /// How a grant ended; kUnknown for live ones, and for those that never were or are forgotten.
+  [[nodiscard]] GrantEnd ended(GrantId id) const;
+  /// Ends every grant whose time has come; returns them, earliest first. O(log grants) each.
   std::vector<Grant> expire(Time now);
+  /// The earliest expiry of a live grant, or kForever. O(1).
   [[nodiscard]] Time next_expiry() const;
   [[nodiscard]] std::size_t size() const { return live_.size(); }
 
  private:
+  struct Entry {
+    Grant grant;
+    GrantCover cover;
+    std::unordered_set<ChunkId> landed_chunks;
+  };
+
+  [[nodiscard]] Status check_new(const Grant& grant) const;
+  [[nodiscard]] Status refusal(GrantId id) const;
+  [[nodiscard]] Status resolve_standing(Access want, std::span<const wire::WireSlice> slices,
+                                        std::vector<iovec>& where, std::uint32_t* argument) const;
+  [[nodiscard]] Status resolve_room(const Entry& entry, std::span<const wire::WireSlice> slices,
+                                    std::vector<iovec>& where, std::uint32_t* argument) const;
+  void remember(GrantId id, GrantEnd how);
+
   const RegionTable& regions_;
-  std::unordered_map<GrantId, Grant> live_;
+  std::uint64_t last_id_;
+  std::unordered_map<GrantId, Entry> live_;
+  std::set<std::pair<Time, GrantId>> by_expiry_;  // of those that expire
+  std::unordered_map<GrantId, GrantEnd> ended_;
+  std::deque<GrantId> ended_order_;  // oldest first
 };
 
 }  // namespace kvmend::memory

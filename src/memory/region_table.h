@@ -31,8 +31,13 @@ class RegionTable {
   /// Removes the region that starts at `base`. Errors: kNotRegistered naming the address.
   [[nodiscard]] Status remove(const void* base);
 
-  /// The region, or nullptr when the reference is stale or unknown. O(1).
-  [[nodiscard]] const Region* find(RegionRef ref) const;
+  /// The region, or nullptr when the reference is stale or unknown. O(1). Good until the next add
+  /// or remove.
+  [[nodiscard]] const Region* find(RegionRef ref) const {
+    if (ref.slot >= slots_.size()) return nullptr;
+    const Region& region = slots_[ref.slot];
+    return region.base != nullptr && region.ref == ref ? &region : nullptr;
+  }
   /// The region that contains [address, address + length), or nullptr. O(log regions).
   [[nodiscard]] const Region* find_containing(const void* address, std::uint64_t length) const;
 
@@ -46,7 +51,7 @@ class RegionTable {
   [[nodiscard]] std::vector<Region> list() const;
 
  private:
-  std::vector<Region> slots_;              // generation of a free slot: the next one to hand out
+  std::vector<Region> slots_;  // free: base is null, the generation is the next one to hand out
   std::vector<std::uint32_t> free_slots_;
   std::map<std::uintptr_t, std::uint32_t> by_base_;
   std::uint64_t version_ = 0;

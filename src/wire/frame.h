@@ -2,7 +2,7 @@
 //
 //   FrameHeader (32 bytes) | body (header.body_bytes) | payload (header.payload_bytes)
 //
-// The check covers header and body (not the payload: those are the pages). Parsers are pure: bytes
+// The check is XXH3 and covers header and body (not the payload: those are the pages). Parsers are pure: bytes
 // in, values or a Status out; every length is capped before anything is allocated for it.
 #pragma once
 
@@ -21,8 +21,10 @@ inline constexpr std::size_t kHeaderBytes = 32;
 inline constexpr std::size_t kSliceBytes = 24;
 inline constexpr std::size_t kAckEntryBytes = 16;
 inline constexpr std::uint32_t kMaxSlicesPerFrame = 1000;  // + header and read-ahead fit IOV_MAX
+inline constexpr std::size_t kPullSourceBytes = 16;
+inline constexpr std::uint32_t kMaxSlicesPerPull = 800;  // header + body fit kStagingBytes
 inline constexpr std::uint32_t kMaxAcksPerFrame = 1024;
-inline constexpr std::uint32_t kMaxPayloadBytes = 16U << 20;
+inline constexpr std::uint32_t kMaxPayloadBytes = 16U << 20;  // also what one read or pull may move
 inline constexpr std::uint32_t kMaxControlBytes = 4U << 20;
 inline constexpr std::uint32_t kMaxHelloBytes = 4096;
 
@@ -32,14 +34,16 @@ enum class FrameType : std::uint8_t {
   kHelloReject = 3, ///< body: wire::HelloReject; the connection closes after it
   kWrite = 4,       ///< id: chunk; body: DataBody + slices; payload: the bytes
   kRead = 5,        ///< id: chunk; body: DataBody + slices (source at the receiver); no payload
-  kReadData = 6,    ///< id: chunk; no body; payload: part of the answer, in the order of the slices
+  kReadData = 6,    ///< id: chunk; body: none, or with kFlagChecksum a DataBody without a grant;
+                    ///< payload: the answer, in the order of the slices
   kReadEnd = 7,     ///< id: chunk; body: one AckEntry whose status confirms the whole read
   kAck = 8,         ///< body: AckEntry[count]; says of chunks that their bytes are in place (or not)
   kControl = 9,     ///< id: sequence number (0: unreliable); body: wire::Control
   kControlAck = 10, ///< id: every message up to this sequence number has been handed on
   kPing = 11,       ///< id: nonce
   kPong = 12,       ///< id: the ping's nonce
-  kPull = 13,       ///< id: chunk; local transport: body: DataBody + slices + sources; no payload
+  kPull = 13,       ///< id: chunk; local transport: body: DataBody + slices + one PullSource for
+                    ///< each slice; no payload
 };
 inline constexpr std::uint8_t kMaxFrameType = 13;
 
@@ -53,7 +57,8 @@ struct FrameHeader {
   std::uint32_t payload_bytes = 0;
   std::uint64_t id = 0;
   std::uint32_t count = 0;  ///< slices or acknowledgements in the body
-  std::uint32_t check = 0;  ///< low half of XXH3-64 over the header's first 28 bytes, then the body
+  std::uint32_t check = 0;  ///< low half of XXH3-64 of the body, seeded with XXH3-64 of the header's
+                            ///< first 28 bytes
 };
 
 /// One destination (write) or source (read) in the receiver's memory.
@@ -64,10 +69,20 @@ struct WireSlice {
   friend bool operator==(const WireSlice&, const WireSlice&) = default;
 };
 
+/// Where the receiver of a kPull finds a slice's bytes in the initiator's memory; the length is the
+/// slice's.
+struct PullSource {
+  static constexpr std::uint32_t kForeignMemory = 0xFFFF'FFFFU;
+  std::uint32_t segment = 0;  ///< shared segment of the initiator, or kForeignMemory
+  std::uint64_t offset = 0;   ///< in the segment; the address itself with kForeignMemory
+  friend bool operator==(const PullSource&, const PullSource&) = default;
+};
+
 /// What stands before the slices of a data frame.
 struct DataBody {
   GrantId grant;
   std::uint64_t checksum = 0;
+  friend bool operator==(const DataBody&, const DataBody&) = default;
 };
 inline constexpr std::size_t kDataBodyBytes = 16;
 
@@ -76,24 +91,37 @@ struct AckEntry {
   Code code = Code::kOk;
   Origin origin = Origin::kNone;
   std::uint32_t argument = 0;  ///< index of the offending slice, where one exists
+  friend bool operator==(const AckEntry&, const AckEntry&) = default;
 };
 
-/// Parses and checks the fixed part: magic, type, caps of the lengths for that type. `header` must
-/// hold kHeaderBytes. Errors: `kProtocolError` naming the value.
+/// Parses and checks the fixed part: magic, type, reserved bits, and for that type the caps of the
+/// lengths and their agreement with `count`. `header` must hold kHeaderBytes. Errors (all of this
+/// file): `kProtocolError`, origin peer, naming the value.
 [[nodiscard]] Result<FrameHeader> parse_header(Bytes header);
 /// Whether the check matches header and body. Both as they came.
 [[nodiscard]] bool check_matches(Bytes header, Bytes body);
 /// Parses the body of kWrite and kRead into `slices` (cleared first). The slices' lengths must sum
-/// to payload_bytes for writes; none may be zero.
+/// to payload_bytes for writes and to at most kMaxPayloadBytes for the others; none may be zero, no
+/// region's generation and no grant may be 0.
 [[nodiscard]] Result<DataBody> parse_data_body(const FrameHeader& header, Bytes body,
                                                std::vector<WireSlice>& slices);
-/// Parses kAck and kReadEnd (count entries).
+/// The same for kPull; `sources` receives one entry for each slice.
+[[nodiscard]] Result<DataBody> parse_pull_body(const FrameHeader& header, Bytes body,
+                                               std::vector<WireSlice>& slices,
+                                               std::vector<PullSource>& sources);
+/// Parses kAck and kReadEnd (count entries). Unknown codes become `kInternal`, unknown origins
+/// `kPeer`.
 [[nodiscard]] Status parse_acks(const FrameHeader& header, Bytes body, std::vector<AckEntry>& acks);
 
-/// Writers append one frame's header and body to `out`; the payload follows separately.
+/// Writers append one frame's header and body to `out`; the payload follows separately. They
+/// KVM_CHECK the caps that parse_header enforces. kWrite, kRead, and kReadData with a checksum (no
+/// slices):
 void append_data_frame(std::vector<std::byte>& out, FrameType type, std::uint8_t flags, ChunkId id,
                        const DataBody& body, std::span<const WireSlice> slices,
                        std::uint32_t payload_bytes);
+void append_pull_frame(std::vector<std::byte>& out, std::uint8_t flags, ChunkId id,
+                       const DataBody& body, std::span<const WireSlice> slices,
+                       std::span<const PullSource> sources);
 void append_acks(std::vector<std::byte>& out, FrameType type, std::uint64_t id,
                  std::span<const AckEntry> acks);
 /// A frame whose body is opaque bytes (hello, control) or empty (ping, pong, control ack, and
