@@ -11,7 +11,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # ruff: noqa: E402
-from .generate import Prefilled, PageCallback, decode, decode_step, generate, prefill
+from .generate import PageCallback, Prefilled, decode, decode_step, generate, prefill
 from .model import LlamaModel
 from .paged_kv import PagedKVPool, PoolExhausted
 from .prompts import PROMPTS, Prompt

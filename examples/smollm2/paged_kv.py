@@ -140,9 +140,7 @@ class PagedKVPool:
         self._slots[layer][slots] = k
         self._slots[self.layers + layer][slots] = v
 
-    def read(
-        self, layer: int, pages: Sequence[int], tokens: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, layer: int, pages: Sequence[int], tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Copies of K and V of the first `tokens` tokens, `(tokens, kv_heads, head_dim)` each."""
         table = np.asarray(pages[: self.pages_for(tokens)], dtype=np.intp)
         return tuple(
