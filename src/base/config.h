@@ -14,6 +14,9 @@ using namespace std::chrono_literals;
 inline constexpr std::size_t kMaxRegions = 65'536;
 inline constexpr std::size_t kMaxGrants = 131'072;
 inline constexpr std::size_t kEndedGrantsRemembered = 65'536;
+inline constexpr std::size_t kMaxGrantComponents = 32;
+inline constexpr std::size_t kMaxGrantBuffers = 16'384;     // over all components
+inline constexpr std::size_t kMaxLandedChunksPerGrant = 65'536;
 
 // connections, per engine
 inline constexpr std::size_t kMaxInboundLanes = 8'192;
@@ -23,6 +26,8 @@ inline constexpr std::size_t kMaxInboundProbeLanes = 256;
 inline constexpr std::size_t kMaxInboundPeers = 65'536;     // remembered incarnations
 inline constexpr std::size_t kMaxSessions = 65'536;
 inline constexpr auto kHandshakeDeadline = 5s;              // silent inbound connection
+inline constexpr auto kProbeLaneLifetime = 30s;             // an inbound probe
+inline constexpr auto kInboundIdle = 60s;                   // inbound epoch without any byte
 inline constexpr auto kForgetPeerAfter = 3600s;             // remembered epoch of a gone initiator
 
 // one lane
@@ -37,9 +42,15 @@ inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
 // transfers, per session
 inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;
 inline constexpr std::size_t kMaxQueuedTransfers = 1U << 20;
+inline constexpr std::uint32_t kMaxChecksumRetries = 8;       // of one chunk
+inline constexpr auto kReconnectFirst = 20ms;                 // after a shortage of our own
+inline constexpr auto kReconnectMax = 1000ms;
 
 // probes
 inline constexpr std::uint32_t kScratchBytes = 16'384;
+
+// shutdown
+inline constexpr auto kDrainPoll = 5ms;
 
 // control
 inline constexpr std::size_t kMaxNotifies = 65'536;         // received, not yet fetched
