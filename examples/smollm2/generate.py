@@ -3,8 +3,8 @@
 The halves share nothing but the pages, the first token and the position. So they may run in two
 processes, with kvmend between them, and still give the same tokens as one process, bit for bit:
 pages are float32 and copied exactly, and every step does the same arithmetic in both cases.
-Three things must be equal for that: the weights, `chunk_tokens`, and the number of BLAS threads
-(set OPENBLAS_NUM_THREADS before NumPy is imported).
+For that, the weights, `chunk_tokens`, and the BLAS library with its kernels and number of threads
+must be equal (OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS, before NumPy is imported).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
