@@ -32,9 +32,8 @@ GrantCover::GrantCover(const std::vector<GrantComponent>& components) {
                           .shift = shift});
     }
   }
-  std::ranges::sort(buffers_, {}, [](const Buffer& b) {
-    return std::tuple(b.region, b.begin, b.component);
-  });
+  std::ranges::sort(buffers_, {},
+                    [](const Buffer& b) { return std::tuple(b.region, b.begin, b.component); });
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     const bool first = i == 0 || buffers_[i - 1].region != buffers_[i].region;
     buffers_[i].reach = first ? buffers_[i].end : std::max(buffers_[i].end, buffers_[i - 1].reach);
@@ -87,15 +86,15 @@ bool GrantCover::is_last_candidate(std::uint32_t index, RegionRef region,
   return next.region != region || next.begin > offset;
 }
 
-std::uint32_t GrantCover::component_of(RegionRef region, std::uint64_t offset,
-                                       std::uint64_t length, Hint& hint) const {
+std::uint32_t GrantCover::component_of(RegionRef region, std::uint64_t offset, std::uint64_t length,
+                                       Hint& hint) const {
   if (!is_last_candidate(hint.buffer, region, offset)) {
     if (is_last_candidate(hint.buffer + 1, region, offset)) {
       ++hint.buffer;
     } else {
-      const auto after = std::ranges::upper_bound(
-          buffers_, std::pair(region, offset), {},
-          [](const Buffer& b) { return std::pair(b.region, b.begin); });
+      const auto after =
+          std::ranges::upper_bound(buffers_, std::pair(region, offset), {},
+                                   [](const Buffer& b) { return std::pair(b.region, b.begin); });
       if (after == buffers_.begin() || std::prev(after)->region != region) return kNone;
       hint.buffer = static_cast<std::uint32_t>(after - buffers_.begin()) - 1;
     }

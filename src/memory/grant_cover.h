@@ -34,12 +34,12 @@ class GrantCover {
  private:
   struct Buffer {
     RegionRef region;
-    std::uint64_t begin = 0;   // of page 0
-    std::uint64_t end = 0;     // of the last granted page
-    std::uint64_t reach = 0;   // highest `end` among the region's buffers up to this one
+    std::uint64_t begin = 0;  // of page 0
+    std::uint64_t end = 0;    // of the last granted page
+    std::uint64_t reach = 0;  // highest `end` among the region's buffers up to this one
     std::uint64_t item_bytes = 0;
     std::uint32_t component = 0;
-    std::int8_t shift = -1;    // of item_bytes, where that is a power of two
+    std::int8_t shift = -1;  // of item_bytes, where that is a power of two
   };
   // Pages [begin, end) in a row.
   struct Run {

@@ -10,6 +10,8 @@
 namespace kvmend::memory {
 namespace {
 
+constexpr std::uint32_t kNoPage = 0xFFFF'FFFFU;  // never an index: runs of pages end beyond theirs
+
 Status caller_error(Code code, std::string detail) {
   return {code, Origin::kCaller, std::move(detail)};
 }
@@ -39,6 +41,8 @@ Status component_error(const RegionTable& regions, const GrantComponent& compone
   if (std::ranges::adjacent_find(component.pages, std::ranges::greater_equal{}) !=
       component.pages.end())
     return caller_error(Code::kInvalidArgument, "the pages of a grant aren't sorted and unique");
+  if (!component.pages.empty() && component.pages.back() == kNoPage)
+    return caller_error(Code::kInvalidArgument, fmt::format("page {} in a grant", kNoPage));
   const std::uint64_t pages =
       component.pages.empty() ? 0 : std::uint64_t{component.pages.back()} + 1;
   for (const GrantComponent::Buffer& buffer : component.buffers) {
@@ -71,9 +75,9 @@ Status GrantTable::check_new(const Grant& grant) const {
   std::size_t buffers = 0;
   for (const GrantComponent& component : grant.components) buffers += component.buffers.size();
   if (grant.components.size() > config::kMaxGrantComponents || buffers > config::kMaxGrantBuffers)
-    return caller_error(Code::kInvalidArgument,
-                        fmt::format("a grant of {} components and {} buffers",
-                                    grant.components.size(), buffers));
+    return caller_error(
+        Code::kInvalidArgument,
+        fmt::format("a grant of {} components and {} buffers", grant.components.size(), buffers));
   for (const GrantComponent& component : grant.components)
     if (Status status = component_error(regions_, component); !status.is_ok()) return status;
   return Status::ok();
@@ -89,8 +93,7 @@ Result<GrantId> GrantTable::issue(Grant grant) {
   grant.landed_bytes.assign(grant.components.size(), 0);
   if (grant.expires != kForever) by_expiry_.emplace(grant.expires, id);
   GrantCover cover(grant.components);
-  const bool fresh =
-      live_.try_emplace(id, Entry{std::move(grant), std::move(cover), {}}).second;
+  const bool fresh = live_.try_emplace(id, Entry{std::move(grant), std::move(cover), {}}).second;
   KVM_CHECK(fresh, "grant ids never repeat");
   return id;
 }
@@ -143,12 +146,14 @@ GrantEnd GrantTable::ended(GrantId id) const {
 Status GrantTable::refusal(GrantId id) const {
   switch (ended(id)) {
     case GrantEnd::kCompleted:
-      return caller_error(Code::kAlreadyExists, fmt::format("grant {}: already complete", id.value));
+      return caller_error(Code::kAlreadyExists,
+                          fmt::format("grant {}: already complete", id.value));
     case GrantEnd::kRevoked:
       return caller_error(Code::kPermissionDenied, fmt::format("grant {} was revoked", id.value));
     case GrantEnd::kExpired:
       return caller_error(Code::kPermissionDenied, fmt::format("grant {} has expired", id.value));
-    case GrantEnd::kUnknown: break;
+    case GrantEnd::kUnknown:
+      break;
   }
   return caller_error(Code::kPermissionDenied, fmt::format("grant {} is unknown", id.value));
 }

@@ -42,7 +42,7 @@ struct Grant {
   RoomId room;
   std::uint32_t attempt = 0;
   std::uint32_t writer_rank = 0;
-  Incarnation writer;         ///< only this initiator may use it; unset: anyone
+  Incarnation writer;  ///< only this initiator may use it; unset: anyone
   Access access = Access::kRemoteWrite;
   Time expires = kForever;
   std::vector<GrantComponent> components;
@@ -70,9 +70,10 @@ class GrantTable {
   bool end(GrantId id, GrantEnd how);
 
   /// Resolves a frame's slices to addresses if the grant covers all of them now. `where` receives
-  /// one entry per slice (cleared first, and on failure). On failure `argument` (optional) receives the index of the slice. Errors:
-  /// kPermissionDenied (no live grant, foreign writer, not covered), kOutOfRange, kNotRegistered,
-  /// kAlreadyExists (completed); origin caller: the writer's plan is wrong, not the link.
+  /// one entry per slice (cleared first, and on failure). On failure `argument` (optional) receives
+  /// the index of the slice. Errors: kPermissionDenied (no live grant, foreign writer, not
+  /// covered), kOutOfRange, kNotRegistered, kAlreadyExists (completed); origin caller: the writer's
+  /// plan is wrong, not the link.
   [[nodiscard]] Status resolve(GrantId id, Access want, Incarnation writer,
                                std::span<const wire::WireSlice> slices, Time now,
                                std::vector<iovec>& where, std::uint32_t* argument = nullptr) const;

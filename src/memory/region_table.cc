@@ -9,7 +9,9 @@
 namespace kvmend::memory {
 namespace {
 
-std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+std::uintptr_t address_of(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
 
 std::string range_text(std::uintptr_t base, std::uint64_t length) {
   return fmt::format("[{:#x}, {:#x})", base, base + length);
@@ -20,8 +22,7 @@ std::string range_text(std::uintptr_t base, std::uint64_t length) {
 Result<RegionRef> RegionTable::add(void* base, std::uint64_t length, MemoryKind kind,
                                    Access access) {
   const std::uintptr_t start = address_of(base);
-  if (base == nullptr || length == 0 ||
-      length > std::numeric_limits<std::uintptr_t>::max() - start)
+  if (base == nullptr || length == 0 || length > std::numeric_limits<std::uintptr_t>::max() - start)
     return fail(Code::kInvalidArgument, Origin::kCaller,
                 fmt::format("region at {:#x} of {} bytes", start, length));
   const auto next = by_base_.lower_bound(start);

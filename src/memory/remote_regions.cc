@@ -10,7 +10,9 @@
 namespace kvmend::memory {
 namespace {
 
-std::uint32_t slot_of(const wire::RegionEntry& entry) { return entry.ref.slot; }
+std::uint32_t slot_of(const wire::RegionEntry& entry) {
+  return entry.ref.slot;
+}
 
 bool contains(const wire::RegionEntry& entry, std::uint64_t address) {
   return address >= entry.base && address - entry.base < entry.length;
@@ -30,8 +32,7 @@ Result<RemoteRegions::Place> RemoteRegions::translate(std::uint64_t address,
     if (at + 1 < regions_.size() && contains(regions_[at + 1], address)) {
       ++at;
     } else {
-      const auto after =
-          std::ranges::upper_bound(regions_, address, {}, &wire::RegionEntry::base);
+      const auto after = std::ranges::upper_bound(regions_, address, {}, &wire::RegionEntry::base);
       if (after == regions_.begin() || !contains(*std::prev(after), address))
         return fail(Code::kNotRegistered, Origin::kCaller,
                     fmt::format("the peer has no region at {:#x} (+{})", address, length));
@@ -55,7 +56,9 @@ std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::refuse(Code code, std
   return nullptr;
 }
 
-void RemoteRegionsBuilder::reset() { *this = RemoteRegionsBuilder(); }
+void RemoteRegionsBuilder::reset() {
+  *this = RemoteRegionsBuilder();
+}
 
 std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::apply(
     const wire::RegionTablePart& part) {
@@ -98,9 +101,8 @@ std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::apply(
   const auto clash = std::ranges::adjacent_find(
       regions, [](const auto& a, const auto& b) { return b.base - a.base < a.length; });
   if (clash != regions.end())
-    return refuse(Code::kProtocolError,
-                  fmt::format("the peer's regions at {:#x} and {:#x} overlap", clash->base,
-                              std::next(clash)->base));
+    return refuse(Code::kProtocolError, fmt::format("the peer's regions at {:#x} and {:#x} overlap",
+                                                    clash->base, std::next(clash)->base));
   known_ = std::make_shared<const RemoteRegions>(version_, std::move(regions));
   return known_;
 }

@@ -63,7 +63,7 @@ class RemoteRegionsBuilder {
 
   std::shared_ptr<const RemoteRegions> known_;
   bool building_ = false;
-  std::uint64_t version_ = 0;  // being built
+  std::uint64_t version_ = 0;            // being built
   std::vector<wire::RegionEntry> next_;  // by slot
   Status error_;
 };

@@ -145,12 +145,15 @@ void write_common(const From& from, To& to) {
   write_limits(from.limits, *to.mutable_limits());
 }
 
-bool sane_versions(std::uint32_t min, std::uint32_t max) { return min >= 1 && min <= max; }
+bool sane_versions(std::uint32_t min, std::uint32_t max) {
+  return min >= 1 && min <= max;
+}
 
 // Why a hello makes no sense for its kind of lane; nullptr when it does.
 const char* lane_error(const Hello& hello) {
   switch (hello.kind) {
-    case LaneKind::kControl: return hello.epoch.is_set() ? nullptr : "control lane without an epoch";
+    case LaneKind::kControl:
+      return hello.epoch.is_set() ? nullptr : "control lane without an epoch";
     case LaneKind::kData:
       return hello.epoch.is_set() && hello.token ? nullptr : "data lane without epoch and token";
     case LaneKind::kProbe:
@@ -291,8 +294,8 @@ Result<Hello> parse_hello(Bytes body) {
   if (!from.session_id().empty()) {
     const auto address = parse_address(from.session_id());
     if (!address || address->port == 0)
-      return malformed(fmt::format("session id '{}'",
-                                   clean_text(from.session_id(), kMaxSessionIdBytes)));
+      return malformed(
+          fmt::format("session id '{}'", clean_text(from.session_id(), kMaxSessionIdBytes)));
     hello.session_id = address->to_string();
   }
   return hello;
@@ -307,10 +310,10 @@ Result<HelloAck> parse_hello_ack(Bytes body) {
     return malformed(fmt::format("version {} was not offered", ack.version));
   ack.control_seq = from.control_seq();
   KVM_RETURN_IF_ERROR(read_common(from, ack));
-  const Scratch scratch{.region = {.slot = from.scratch_slot(),
-                                   .generation = from.scratch_generation()},
-                        .grant = GrantId{from.scratch_grant()},
-                        .bytes = from.scratch_bytes()};
+  const Scratch scratch{
+      .region = {.slot = from.scratch_slot(), .generation = from.scratch_generation()},
+      .grant = GrantId{from.scratch_grant()},
+      .bytes = from.scratch_bytes()};
   if (scratch != Scratch{}) {
     if (scratch.region.generation == 0 || !scratch.grant.is_set() || scratch.bytes == 0 ||
         scratch.bytes > kMaxScratchBytes)
@@ -356,7 +359,8 @@ Result<Control> parse_control(Bytes body) {
     case pb::Control::kUpper:
       return Upper{.kind = from.upper().kind(),
                    .body = std::move(*from.mutable_upper()->mutable_body())};
-    case pb::Control::MESSAGE_NOT_SET: break;
+    case pb::Control::MESSAGE_NOT_SET:
+      break;
   }
   return malformed("control message of an unknown kind");
 }

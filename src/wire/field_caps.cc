@@ -33,9 +33,14 @@ Status malformed(const char* name) {
 bool take_value(Bytes& from, std::uint64_t wire_type, std::optional<Bytes>& content) {
   std::size_t skip = 0;
   switch (wire_type) {
-    case 0: return read_varint(from).has_value();
-    case 1: skip = 8; break;
-    case 5: skip = 4; break;
+    case 0:
+      return read_varint(from).has_value();
+    case 1:
+      skip = 8;
+      break;
+    case 5:
+      skip = 4;
+      break;
     case 2: {
       const auto length = read_varint(from);
       if (!length || *length > from.size()) return false;
@@ -43,7 +48,8 @@ bool take_value(Bytes& from, std::uint64_t wire_type, std::optional<Bytes>& cont
       content = from.first(skip);
       break;
     }
-    default: return false;  // groups
+    default:
+      return false;  // groups
   }
   if (skip > from.size()) return false;
   from = from.subspan(skip);
@@ -67,8 +73,8 @@ Status check_caps(Bytes message, std::span<const FieldCap> caps, const char* nam
     if (!content) continue;
     if (content->size() > cap->max_bytes)
       return {Code::kProtocolError, Origin::kPeer,
-              fmt::format("{}: field {} of {} bytes, at most {}", name, cap->field,
-                          content->size(), cap->max_bytes)};
+              fmt::format("{}: field {} of {} bytes, at most {}", name, cap->field, content->size(),
+                          cap->max_bytes)};
     if (!cap->fields.empty()) {
       if (Status status = check_caps(*content, cap->fields, name); !status.is_ok()) return status;
     }

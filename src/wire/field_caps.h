@@ -1,6 +1,6 @@
 // Caps on a serialized Protocol Buffers message, enforced before it is parsed: parsing allocates
-// up to a hundred times the bytes of a body (repeated empty submessages), so lengths and counts have
-// to be checked on the bytes.
+// up to a hundred times the bytes of a body (repeated empty submessages), so lengths and counts
+// have to be checked on the bytes.
 #pragma once
 
 #include <cstddef>

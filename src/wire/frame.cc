@@ -29,12 +29,12 @@ constexpr std::size_t kCheckAt = 28;
 
 // What the lengths of one frame type may be.
 struct Shape {
-  std::uint32_t min_body;    // fixed part
-  std::uint32_t max_body;    // of the variable part when entry_bytes is 0, beyond min_body
-  std::uint32_t entry_bytes; // the body is min_body + count * entry_bytes
-  std::uint32_t max_count;   // at least one entry when not 0
+  std::uint32_t min_body;     // fixed part
+  std::uint32_t max_body;     // of the variable part when entry_bytes is 0, beyond min_body
+  std::uint32_t entry_bytes;  // the body is min_body + count * entry_bytes
+  std::uint32_t max_count;    // at least one entry when not 0
   bool has_payload;
-  std::uint8_t flags;        // the ones that may be set
+  std::uint8_t flags;  // the ones that may be set
 };
 
 constexpr auto kDataBody = static_cast<std::uint32_t>(kDataBodyBytes);
@@ -43,20 +43,20 @@ constexpr auto kPulled = static_cast<std::uint32_t>(kSliceBytes + kPullSourceByt
 constexpr auto kAckEntry = static_cast<std::uint32_t>(kAckEntryBytes);
 
 constexpr std::array<Shape, kMaxFrameType + 1> kShapes = {{
-    {0, 0, 0, 0, false, 0},                                                      // 0: never valid
-    {0, kMaxHelloBytes, 0, 0, false, 0},                                         // kHello
-    {0, kMaxHelloBytes, 0, 0, false, 0},                                         // kHelloAck
-    {0, kMaxHelloBytes, 0, 0, false, 0},                                         // kHelloReject
-    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, true, kFlagChecksum},             // kWrite
-    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, false, kFlagChecksum},            // kRead
-    {0, 0, 0, 0, true, kFlagChecksum},                                           // kReadData
-    {0, 0, kAckEntry, 1, false, 0},                                              // kReadEnd
-    {0, 0, kAckEntry, kMaxAcksPerFrame, false, 0},                               // kAck
-    {0, kMaxControlBytes, 0, 0, false, 0},                                       // kControl
-    {0, 0, 0, 0, false, 0},                                                      // kControlAck
-    {0, 0, 0, 0, false, 0},                                                      // kPing
-    {0, 0, 0, 0, false, 0},                                                      // kPong
-    {kDataBody, 0, kPulled, kMaxSlicesPerPull, false, kFlagChecksum},            // kPull
+    {0, 0, 0, 0, false, 0},                                            // 0: never valid
+    {0, kMaxHelloBytes, 0, 0, false, 0},                               // kHello
+    {0, kMaxHelloBytes, 0, 0, false, 0},                               // kHelloAck
+    {0, kMaxHelloBytes, 0, 0, false, 0},                               // kHelloReject
+    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, true, kFlagChecksum},   // kWrite
+    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, false, kFlagChecksum},  // kRead
+    {0, 0, 0, 0, true, kFlagChecksum},                                 // kReadData
+    {0, 0, kAckEntry, 1, false, 0},                                    // kReadEnd
+    {0, 0, kAckEntry, kMaxAcksPerFrame, false, 0},                     // kAck
+    {0, kMaxControlBytes, 0, 0, false, 0},                             // kControl
+    {0, 0, 0, 0, false, 0},                                            // kControlAck
+    {0, 0, 0, 0, false, 0},                                            // kPing
+    {0, 0, 0, 0, false, 0},                                            // kPong
+    {kDataBody, 0, kPulled, kMaxSlicesPerPull, false, kFlagChecksum},  // kPull
 }};
 
 // Why the lengths don't fit the type; nullptr when they do.
@@ -69,8 +69,9 @@ const char* shape_error(const FrameHeader& header) {
   if (header.type == FrameType::kReadData) {  // a DataBody only where there is a checksum
     if (header.body_bytes != ((header.flags & kFlagChecksum) != 0 ? kDataBody : 0))
       return "body length";
-  } else if (shape.entry_bytes != 0 ? header.body_bytes != shape.min_body + header.count * shape.entry_bytes
-                                    : header.body_bytes > shape.max_body)
+  } else if (shape.entry_bytes != 0
+                 ? header.body_bytes != shape.min_body + header.count * shape.entry_bytes
+                 : header.body_bytes > shape.max_body)
     return "body length";
   if (shape.has_payload ? header.payload_bytes == 0 || header.payload_bytes > kMaxPayloadBytes
                         : header.payload_bytes != 0)
@@ -105,9 +106,9 @@ std::byte* begin_frame(std::vector<std::byte>& out, const FrameHeader& header) {
 }
 
 void finish_frame(std::byte* frame, const FrameHeader& header) {
-  store_le<std::uint32_t>(frame + kCheckAt,
-                          compute_check({frame, kHeaderBytes},
-                                        {frame + kHeaderBytes, header.body_bytes}));
+  store_le<std::uint32_t>(
+      frame + kCheckAt,
+      compute_check({frame, kHeaderBytes}, {frame + kHeaderBytes, header.body_bytes}));
 }
 
 std::byte* store_data_body(std::byte* to, const DataBody& body, std::span<const WireSlice> slices) {
@@ -139,8 +140,8 @@ Result<DataBody> load_data_body(const FrameHeader& header, Bytes body,
     slice.region.generation = load_le<std::uint32_t>(from + 4);
     slice.offset = load_le<std::uint64_t>(from + 8);
     slice.length = load_le<std::uint32_t>(from + 16);
-    bad |= slice.length == 0 || slice.region.generation == 0 ||
-           load_le<std::uint32_t>(from + 20) != 0;
+    bad |=
+        slice.length == 0 || slice.region.generation == 0 || load_le<std::uint32_t>(from + 20) != 0;
     total += slice.length;
     from += kSliceBytes;
   }
@@ -165,7 +166,8 @@ Result<FrameHeader> parse_header(Bytes header) {
   if (magic != kMagic) return malformed(fmt::format("magic {:#010x}: not a kvmend peer", magic));
   const auto type = static_cast<std::uint8_t>(from[kTypeAt]);
   if (type == 0 || type > kMaxFrameType) return malformed(fmt::format("frame type {}", type));
-  if (load_le<std::uint16_t>(from + kReservedAt) != 0) return malformed("reserved bits in a header");
+  if (load_le<std::uint16_t>(from + kReservedAt) != 0)
+    return malformed("reserved bits in a header");
   const FrameHeader result{.type = static_cast<FrameType>(type),
                            .flags = static_cast<std::uint8_t>(from[kFlagsAt]),
                            .body_bytes = load_le<std::uint32_t>(from + kBodyBytesAt),
@@ -174,9 +176,9 @@ Result<FrameHeader> parse_header(Bytes header) {
                            .count = load_le<std::uint32_t>(from + kCountAt),
                            .check = load_le<std::uint32_t>(from + kCheckAt)};
   if (const char* what = shape_error(result))
-    return malformed(fmt::format("{} in a frame of type {}: flags {:#x}, count {}, body {}, payload {}",
-                                 what, type, result.flags, result.count, result.body_bytes,
-                                 result.payload_bytes));
+    return malformed(
+        fmt::format("{} in a frame of type {}: flags {:#x}, count {}, body {}, payload {}", what,
+                    type, result.flags, result.count, result.body_bytes, result.payload_bytes));
   return result;
 }
 
@@ -197,7 +199,8 @@ Result<DataBody> parse_pull_body(const FrameHeader& header, Bytes body,
                                  std::vector<WireSlice>& slices, std::vector<PullSource>& sources) {
   slices.clear();
   sources.clear();
-  if (header.type != FrameType::kPull || !fits(header, body)) return malformed("not the body of a pull");
+  if (header.type != FrameType::kPull || !fits(header, body))
+    return malformed("not the body of a pull");
   Result<DataBody> data = load_data_body(header, body, slices);
   if (!data) return data;
   sources.resize(header.count);
@@ -254,13 +257,12 @@ void append_pull_frame(std::vector<std::byte>& out, std::uint8_t flags, ChunkId 
                        const DataBody& body, std::span<const WireSlice> slices,
                        std::span<const PullSource> sources) {
   KVM_CHECK(slices.size() == sources.size());
-  const FrameHeader header{
-      .type = FrameType::kPull,
-      .flags = flags,
-      .body_bytes = static_cast<std::uint32_t>(kDataBodyBytes +
-                                               slices.size() * (kSliceBytes + kPullSourceBytes)),
-      .id = id.value,
-      .count = static_cast<std::uint32_t>(slices.size())};
+  const FrameHeader header{.type = FrameType::kPull,
+                           .flags = flags,
+                           .body_bytes = static_cast<std::uint32_t>(
+                               kDataBodyBytes + slices.size() * (kSliceBytes + kPullSourceBytes)),
+                           .id = id.value,
+                           .count = static_cast<std::uint32_t>(slices.size())};
   std::byte* frame = begin_frame(out, header);
   std::byte* to = store_data_body(frame + kHeaderBytes, body, slices);
   for (const PullSource& source : sources) {

@@ -2,8 +2,9 @@
 //
 //   FrameHeader (32 bytes) | body (header.body_bytes) | payload (header.payload_bytes)
 //
-// The check is XXH3 and covers header and body (not the payload: those are the pages). Parsers are pure: bytes
-// in, values or a Status out; every length is capped before anything is allocated for it.
+// The check is XXH3 and covers header and body (not the payload: those are the pages). Parsers are
+// pure: bytes in, values or a Status out; every length is capped before anything is allocated for
+// it.
 #pragma once
 
 #include <cstdint>
@@ -29,26 +30,27 @@ inline constexpr std::uint32_t kMaxControlBytes = 4U << 20;
 inline constexpr std::uint32_t kMaxHelloBytes = 4096;
 
 enum class FrameType : std::uint8_t {
-  kHello = 1,       ///< body: wire::Hello; the first frame of a connection
-  kHelloAck = 2,    ///< body: wire::HelloAck
-  kHelloReject = 3, ///< body: wire::HelloReject; the connection closes after it
-  kWrite = 4,       ///< id: chunk; body: DataBody + slices; payload: the bytes
-  kRead = 5,        ///< id: chunk; body: DataBody + slices (source at the receiver); no payload
-  kReadData = 6,    ///< id: chunk; body: none, or with kFlagChecksum a DataBody without a grant;
-                    ///< payload: the answer, in the order of the slices
-  kReadEnd = 7,     ///< id: chunk; body: one AckEntry whose status confirms the whole read
-  kAck = 8,         ///< body: AckEntry[count]; says of chunks that their bytes are in place (or not)
-  kControl = 9,     ///< id: sequence number (0: unreliable); body: wire::Control
-  kControlAck = 10, ///< id: every message up to this sequence number has been handed on
-  kPing = 11,       ///< id: nonce
-  kPong = 12,       ///< id: the ping's nonce
-  kPull = 13,       ///< id: chunk; local transport: body: DataBody + slices + one PullSource for
-                    ///< each slice; no payload
+  kHello = 1,        ///< body: wire::Hello; the first frame of a connection
+  kHelloAck = 2,     ///< body: wire::HelloAck
+  kHelloReject = 3,  ///< body: wire::HelloReject; the connection closes after it
+  kWrite = 4,        ///< id: chunk; body: DataBody + slices; payload: the bytes
+  kRead = 5,         ///< id: chunk; body: DataBody + slices (source at the receiver); no payload
+  kReadData = 6,     ///< id: chunk; body: none, or with kFlagChecksum a DataBody without a grant;
+                     ///< payload: the answer, in the order of the slices
+  kReadEnd = 7,      ///< id: chunk; body: one AckEntry whose status confirms the whole read
+  kAck = 8,      ///< body: AckEntry[count]; says of chunks that their bytes are in place (or not)
+  kControl = 9,  ///< id: sequence number (0: unreliable); body: wire::Control
+  kControlAck = 10,  ///< id: every message up to this sequence number has been handed on
+  kPing = 11,        ///< id: nonce
+  kPong = 12,        ///< id: the ping's nonce
+  kPull = 13,        ///< id: chunk; local transport: body: DataBody + slices + one PullSource for
+                     ///< each slice; no payload
 };
 inline constexpr std::uint8_t kMaxFrameType = 13;
 
 /// Flags of data frames.
-inline constexpr std::uint8_t kFlagChecksum = 1;  ///< DataBody.checksum holds XXH3-64 of the payload
+inline constexpr std::uint8_t kFlagChecksum =
+    1;  ///< DataBody.checksum holds XXH3-64 of the payload
 
 struct FrameHeader {
   FrameType type{};
@@ -57,8 +59,8 @@ struct FrameHeader {
   std::uint32_t payload_bytes = 0;
   std::uint64_t id = 0;
   std::uint32_t count = 0;  ///< slices or acknowledgements in the body
-  std::uint32_t check = 0;  ///< low half of XXH3-64 of the body, seeded with XXH3-64 of the header's
-                            ///< first 28 bytes
+  std::uint32_t check = 0;  ///< low half of XXH3-64 of the body, seeded with XXH3-64 of the
+                            ///< header's first 28 bytes
 };
 
 /// One destination (write) or source (read) in the receiver's memory.

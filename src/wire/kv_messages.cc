@@ -30,22 +30,19 @@ constexpr std::array kComponentCaps = {
     FieldCap{.field = 5, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
     FieldCap{.field = 6, .max_bytes = kMaxKvDtypeBytes},
     FieldCap{.field = 7, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes}};
-constexpr std::array kLayoutCaps = {
-    FieldCap{.field = 4, .max_bytes = kMaxKvElementOrderBytes},
-    FieldCap{.field = 13,
-             .max_count = kComponents,
-             .max_bytes = kMaxUpperBytes,
-             .fields = kComponentCaps}};
+constexpr std::array kLayoutCaps = {FieldCap{.field = 4, .max_bytes = kMaxKvElementOrderBytes},
+                                    FieldCap{.field = 13,
+                                             .max_count = kComponents,
+                                             .max_bytes = kMaxUpperBytes,
+                                             .fields = kComponentCaps}};
 constexpr std::array kRegisterCaps = {
     FieldCap{.field = 2, .max_bytes = kMaxUpperBytes, .fields = kLayoutCaps}};
 constexpr std::array kRegisterReplyCaps = {FieldCap{.field = 3, .max_bytes = kMaxKvReasonBytes}};
 constexpr std::array kPagesCaps = {FieldCap{.field = 2, .max_bytes = kMaxKvPages * kPageBytes}};
-constexpr std::array kMetadataCaps = {FieldCap{.field = 5,
-                                               .max_count = kComponents,
-                                               .max_bytes = kMaxUpperBytes,
-                                               .fields = kPagesCaps}};
-constexpr std::array kDoneCaps = {FieldCap{
-    .field = 5, .max_count = kComponents, .max_bytes = kMaxKvComponents * kVarint64Bytes}};
+constexpr std::array kMetadataCaps = {FieldCap{
+    .field = 5, .max_count = kComponents, .max_bytes = kMaxUpperBytes, .fields = kPagesCaps}};
+constexpr std::array kDoneCaps = {
+    FieldCap{.field = 5, .max_count = kComponents, .max_bytes = kMaxKvComponents * kVarint64Bytes}};
 constexpr std::array kStatusCaps = {FieldCap{.field = 5, .max_bytes = kMaxKvReasonBytes}};
 constexpr std::array kAbortCaps = {FieldCap{.field = 4, .max_bytes = kMaxKvReasonBytes}};
 constexpr std::array kMessageCaps = {
@@ -73,7 +70,9 @@ Result<KvComponent> read_component(const pb::KvComponent& from) {
       (layers != 0 && layers != buffers) || (offsets != 0 && offsets != buffers))
     return malformed(fmt::format("component of {} buffers with {} lengths, {} layers, {} offsets",
                                  buffers, lengths, layers, offsets));
-  KvComponent to{.kind = from.kind(), .items = from.items(), .dtype = clean_text(from.dtype(), kMaxKvDtypeBytes)};
+  KvComponent to{.kind = from.kind(),
+                 .items = from.items(),
+                 .dtype = clean_text(from.dtype(), kMaxKvDtypeBytes)};
   to.regions.reserve(buffers);
   for (const std::uint64_t ref : from.regions()) {
     const auto generation = static_cast<std::uint32_t>(ref >> 32);
@@ -91,19 +90,20 @@ Result<KvComponent> read_component(const pb::KvComponent& from) {
 
 Result<KvMessage> read(const pb::KvRegister& from) {
   const pb::KvLayout& layout = from.layout();
-  KvRegister to{.registration = from.registration(),
-                .layout = {.page_tokens = layout.page_tokens(),
-                           .kv_heads = layout.kv_heads(),
-                           .head_dim = layout.head_dim(),
-                           .element_order = clean_text(layout.element_order(), kMaxKvElementOrderBytes),
-                           .tp_rank = layout.tp_rank(),
-                           .tp_size = layout.tp_size(),
-                           .pp_rank = layout.pp_rank(),
-                           .pp_size = layout.pp_size(),
-                           .dp_rank = layout.dp_rank(),
-                           .dp_size = layout.dp_size(),
-                           .cp_rank = layout.cp_rank(),
-                           .cp_size = layout.cp_size()}};
+  KvRegister to{
+      .registration = from.registration(),
+      .layout = {.page_tokens = layout.page_tokens(),
+                 .kv_heads = layout.kv_heads(),
+                 .head_dim = layout.head_dim(),
+                 .element_order = clean_text(layout.element_order(), kMaxKvElementOrderBytes),
+                 .tp_rank = layout.tp_rank(),
+                 .tp_size = layout.tp_size(),
+                 .pp_rank = layout.pp_rank(),
+                 .pp_size = layout.pp_size(),
+                 .dp_rank = layout.dp_rank(),
+                 .dp_size = layout.dp_size(),
+                 .cp_rank = layout.cp_rank(),
+                 .cp_size = layout.cp_size()}};
   for (const pb::KvComponent& component : layout.components()) {
     KVM_ASSIGN_OR_RETURN(KvComponent value, read_component(component));
     to.layout.components.push_back(std::move(value));
@@ -134,7 +134,8 @@ Result<KvMessage> read(const pb::KvRoomMetadata& from) {
   for (const pb::KvPages& pages : from.pages()) {
     const std::string& bytes = pages.pages();
     if (pages.component() >= kMaxKvComponents || bytes.size() % kPageBytes != 0)
-      return malformed(fmt::format("pages of component {}: {} bytes", pages.component(), bytes.size()));
+      return malformed(
+          fmt::format("pages of component {}: {} bytes", pages.component(), bytes.size()));
     const std::uint32_t bit = std::uint32_t{1} << pages.component();
     if ((seen & bit) != 0) return malformed(fmt::format("component {} twice", pages.component()));
     seen |= bit;
@@ -160,7 +161,8 @@ Result<KvMessage> read(const pb::KvRoomDone& from) {
 
 Result<KvMessage> read(const pb::KvRoomStatus& from) {
   KVM_ASSIGN_OR_RETURN(const RoomId room, read_room(from.room()));
-  if (from.status() > kMaxRoomStatus) return malformed(fmt::format("room status {}", from.status()));
+  if (from.status() > kMaxRoomStatus)
+    return malformed(fmt::format("room status {}", from.status()));
   return KvRoomStatus{.room = room,
                       .attempt = from.attempt(),
                       .status = from.status(),
@@ -294,17 +296,26 @@ std::string encode_kv(const KvMessage& message) {
 }
 
 Result<KvMessage> parse_kv(Bytes body) {
-  KVM_ASSIGN_OR_RETURN(const pb::KvMessage from,
-                       parse_capped<pb::KvMessage>(body, kMessageCaps, kMaxUpperBytes, "KV message"));
+  KVM_ASSIGN_OR_RETURN(
+      const pb::KvMessage from,
+      parse_capped<pb::KvMessage>(body, kMessageCaps, kMaxUpperBytes, "KV message"));
   switch (from.message_case()) {
-    case pb::KvMessage::kRegister: return read(from.register_());
-    case pb::KvMessage::kRegisterReply: return read(from.register_reply());
-    case pb::KvMessage::kMetadata: return read(from.metadata());
-    case pb::KvMessage::kDone: return read(from.done());
-    case pb::KvMessage::kStatus: return read(from.status());
-    case pb::KvMessage::kAbort: return read(from.abort());
-    case pb::KvMessage::kAbortAck: return read(from.abort_ack());
-    case pb::KvMessage::MESSAGE_NOT_SET: break;
+    case pb::KvMessage::kRegister:
+      return read(from.register_());
+    case pb::KvMessage::kRegisterReply:
+      return read(from.register_reply());
+    case pb::KvMessage::kMetadata:
+      return read(from.metadata());
+    case pb::KvMessage::kDone:
+      return read(from.done());
+    case pb::KvMessage::kStatus:
+      return read(from.status());
+    case pb::KvMessage::kAbort:
+      return read(from.abort());
+    case pb::KvMessage::kAbortAck:
+      return read(from.abort_ack());
+    case pb::KvMessage::MESSAGE_NOT_SET:
+      break;
   }
   return malformed("KV message of an unknown kind");
 }

@@ -19,8 +19,9 @@ namespace kvmend::wire {
 inline constexpr std::uint32_t kUpperKv = 1;
 
 inline constexpr std::size_t kMaxKvComponents = 32;
-inline constexpr std::size_t kMaxKvBuffers = 4096;       // per component
-inline constexpr std::size_t kMaxKvPages = 1'000'000;    // per component; a message holds 4 MiB in all
+inline constexpr std::size_t kMaxKvBuffers = 4096;  // per component
+inline constexpr std::size_t kMaxKvPages =
+    1'000'000;  // per component; a message holds 4 MiB in all
 inline constexpr std::size_t kMaxKvDtypeBytes = 32;
 inline constexpr std::size_t kMaxKvElementOrderBytes = 16;
 inline constexpr std::size_t kMaxKvReasonBytes = 512;
@@ -29,11 +30,11 @@ inline constexpr std::uint32_t kMaxRoomStatus = 4;
 inline constexpr std::uint64_t kMaxRoomId = (std::uint64_t{1} << 63) - 1;
 
 struct KvComponent {
-  std::uint32_t kind = 0;              ///< 0 kv, 1 aux, 2.. state types
-  std::vector<RegionRef> regions;      ///< one per buffer, in layer order
-  std::vector<std::uint64_t> item_len; ///< bytes of a page: one value for all buffers or one each
-  std::uint64_t items = 0;             ///< pages in each buffer
-  std::vector<std::uint32_t> layer_ids;    ///< one per buffer, or none
+  std::uint32_t kind = 0;                ///< 0 kv, 1 aux, 2.. state types
+  std::vector<RegionRef> regions;        ///< one per buffer, in layer order
+  std::vector<std::uint64_t> item_len;   ///< bytes of a page: one value for all buffers or one each
+  std::uint64_t items = 0;               ///< pages in each buffer
+  std::vector<std::uint32_t> layer_ids;  ///< one per buffer, or none
   std::string dtype;
   std::vector<std::uint64_t> base_offset;  ///< of page 0: one per buffer, or none
   friend bool operator==(const KvComponent&, const KvComponent&) = default;

@@ -1,1 +1,128 @@
+#include "wire/kv_messages.h"
+
 #include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "wire/control.pb.h"
+
+namespace kvmend::wire {
+namespace {
+
+Bytes bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+KvComponent some_component() {
+  return {.kind = 0,
+          .regions = {{1, 2}, {0xFFFF'FFFF, 0xFFFF'FFFF}},
+          .item_len = {4096},
+          .items = 1000,
+          .layer_ids = {0, 1},
+          .dtype = "bfloat16",
+          .base_offset = {0, 1ULL << 40}};
+}
+
+TEST(KvMessages, EveryKindComesBackAsItWas) {
+  const RoomId room{kMaxRoomId};
+  const std::vector<KvMessage> all = {
+      KvRegister{.registration = 3,
+                 .layout = {.page_tokens = 16,
+                            .kv_heads = 8,
+                            .head_dim = 128,
+                            .element_order = "nhd",
+                            .tp_rank = 1,
+                            .tp_size = 2,
+                            .pp_rank = 3,
+                            .pp_size = 4,
+                            .dp_rank = 5,
+                            .dp_size = 6,
+                            .cp_rank = 7,
+                            .cp_size = 8,
+                            .components = {some_component()}}},
+      KvRegisterReply{
+          .registration = 3, .code = Code::kIncompatible, .detail = "head_dim 64 ≠ 128"},
+      KvRoomMetadata{.room = room,
+                     .attempt = 2,
+                     .grant = GrantId{~0ULL},
+                     .expires_in = std::chrono::milliseconds{60'000},
+                     .pages = {{.component = 0, .pages = {5, 3, 0xFFFF'FFFF}}, {.component = 31}},
+                     .required_writers = 4,
+                     .decode_rank = 1,
+                     .prefix_tokens = 1ULL << 33},
+      KvRoomDone{.room = room,
+                 .attempt = 1,
+                 .grant = GrantId{8},
+                 .writer_rank = 2,
+                 .declared_bytes = {~0ULL, 0},
+                 .declared_pages = 9},
+      KvRoomStatus{.room = room,
+                   .attempt = 1,
+                   .status = 4,
+                   .code = Code::kAborted,
+                   .reason = "r",
+                   .rank = 3,
+                   .grant = GrantId{8}},
+      KvRoomAbort{
+          .room = room, .attempt = 1, .code = Code::kPeerRestarted, .reason = "r", .rank = 3},
+      KvRoomAbortAck{.room = room, .attempt = 1, .rank = 3},
+  };
+  for (const KvMessage& message : all) {
+    const auto parsed = parse_kv(bytes_of(encode_kv(message)));
+    ASSERT_TRUE(parsed) << message.index() << ' ' << parsed.error().to_string();
+    EXPECT_EQ(*parsed, message);
+  }
+}
+
+TEST(KvMessages, AMillionPagesFitOneMessage) {
+  KvPages pages{.component = 0, .pages = std::vector<std::uint32_t>(kMaxKvPages)};
+  std::iota(pages.pages.begin(), pages.pages.end(), 0U);
+  const KvMessage message =
+      KvRoomMetadata{.room = RoomId{1}, .grant = GrantId{2}, .pages = {std::move(pages)}};
+  EXPECT_EQ(*parse_kv(bytes_of(encode_kv(message))), message);
+}
+
+// Identities cut short have mixed up rooms elsewhere: all 63 bits count, and a 64th is an error.
+TEST(KvMessages, RoomIdsAreNeverCut) {
+  pb::KvMessage message;
+  message.mutable_abort()->set_room(kMaxRoomId + 1);
+  EXPECT_EQ(parse_kv(bytes_of(message.SerializeAsString())).error().code(), Code::kProtocolError);
+}
+
+TEST(KvMessages, RefusesWhatMakesNoSense) {
+  const auto metadata_refused = [](auto&& change) {
+    pb::KvMessage message;
+    message.mutable_metadata()->set_grant(9);
+    change(*message.mutable_metadata());
+    return !parse_kv(bytes_of(message.SerializeAsString()));
+  };
+  EXPECT_FALSE(metadata_refused([](auto&) {}));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_grant(0); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_grant(1); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_expires_in_ms(~0ULL); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages()->set_pages("abc"); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages()->set_component(32); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages(), m.add_pages(); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) {
+    for (std::uint32_t i = 0; i < 33; ++i) m.add_pages()->set_component(i % 32);
+  }));
+
+  const auto component_refused = [](auto&& change) {
+    KvRegister message{.layout = {.components = {some_component()}}};
+    change(message.layout.components[0]);
+    return !parse_kv(bytes_of(encode_kv(message)));
+  };
+  EXPECT_FALSE(component_refused([](auto&) {}));
+  EXPECT_TRUE(component_refused([](auto& c) { c.regions.clear(); }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.regions[0].generation = 0; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.item_len = {1, 2, 3}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.item_len = {0}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.layer_ids.pop_back(); }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.base_offset.pop_back(); }));
+  EXPECT_TRUE(parse_kv(bytes_of(encode_kv(KvRoomStatus{.status = 4}))));
+  EXPECT_FALSE(parse_kv(bytes_of(encode_kv(KvRoomStatus{.status = 5}))));
+  EXPECT_FALSE(parse_kv({}));
+}
+
+}  // namespace
+}  // namespace kvmend::wire
