@@ -10,6 +10,7 @@
 namespace kvmend::env {
 
 using Task = std::move_only_function<void()>;
+using GapHandler = std::move_only_function<void(Duration)>;
 
 /// Handle of a pending timer; 0 is never one.
 struct TimerId {
@@ -49,6 +50,12 @@ class EventLoop : public Clock {
 
   /// Whether the caller is the loop thread.
   [[nodiscard]] virtual bool in_loop_thread() const = 0;
+
+  /// Calls `handler` when this loop notices that it wasn't served for longer than it planned to
+  /// sleep (the process was stopped, the machine paused, or one handler ran very long), with the
+  /// length of that gap. The call comes before any timer of that turn, so that peers aren't blamed
+  /// for a silence that was our own. An empty handler ends it. Loop thread.
+  virtual void set_gap_handler(GapHandler handler) { static_cast<void>(handler); }
 };
 
 /// A timer that cancels itself when its owner goes. Loop thread.

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,7 +15,9 @@
 
 namespace kvmend::env {
 
-/// What a read or write did.
+/// What a read or write did. After `kEof` reads aren't reported any more; after `kError` nothing
+/// is, and `on_stream_error` doesn't follow: the caller knows. `status_of_errno` (env/errors.h)
+/// makes a Status of `sys_errno`.
 struct IoResult {
   enum class Kind : std::uint8_t {
     kOk,     ///< `bytes` > 0 were moved
@@ -30,10 +33,10 @@ struct IoResult {
 
 /// Options of a stream; zero or empty means "leave the system's default".
 struct StreamOptions {
-  std::string congestion;            ///< TCP_CONGESTION; ignored with a debug line when refused
-  int send_buffer_bytes = 0;         ///< SO_SNDBUF
-  int receive_buffer_bytes = 0;      ///< SO_RCVBUF
-  Duration user_timeout{};           ///< TCP_USER_TIMEOUT
+  std::string congestion;        ///< TCP_CONGESTION; ignored with a debug line when refused
+  int send_buffer_bytes = 0;     ///< SO_SNDBUF
+  int receive_buffer_bytes = 0;  ///< SO_RCVBUF
+  Duration user_timeout{};       ///< TCP_USER_TIMEOUT
 };
 
 /// Receives a stream's events. Calls come from the loop thread; the handler may close or destroy

@@ -1,0 +1,338 @@
+#include "env/posix/event_loop.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "env/errors.h"
+#include "env/posix/clock.h"
+
+namespace kvmend::env::posix {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMaxTasksPerTurn = 1'024;
+constexpr std::size_t kMaxTimersPerTurn = 1'024;
+// Spinning goes on only if something happened within so many spin durations.
+constexpr int kSpinActivityPeriods = 16;
+// With a gap handler the loop sleeps no longer than this: only a sleep with a planned end shows
+// that the process was stopped in the middle of it.
+constexpr Duration kMaxSleepWithGapHandler = 250ms;
+constexpr std::uint64_t kWakeId = 0;  // never an id of the slot map
+
+}  // namespace
+
+Result<std::unique_ptr<PosixEventLoop>> PosixEventLoop::create(const EventLoopOptions& options) {
+  GuardedFd epoll = GuardedFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); });
+  if (!epoll.is_open()) return std::unexpected(status_of_errno(errno, "epoll_create1"));
+  GuardedFd wake = GuardedFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  if (!wake.is_open()) return std::unexpected(status_of_errno(errno, "eventfd"));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeId;
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0)
+    return std::unexpected(status_of_errno(errno, "epoll_ctl"));
+  return std::unique_ptr<PosixEventLoop>(
+      new PosixEventLoop(options, std::move(epoll), std::move(wake)));
+}
+
+PosixEventLoop::PosixEventLoop(const EventLoopOptions& options, GuardedFd epoll, GuardedFd wake)
+    : options_(options),
+      epoll_(std::move(epoll)),
+      wake_(std::move(wake)),
+      owner_(std::this_thread::get_id()) {}
+
+PosixEventLoop::~PosixEventLoop() {
+  KVM_CHECK(!in_turn_, "a loop is destroyed inside its own turn");
+  bind_to_this_thread();
+  std::deque<Task> posted;
+  {
+    const MutexLock lock(mutex_);
+    closed_ = true;
+    posted.swap(posted_);
+  }
+  // The destructors of tasks may post, cancel timers or unwatch: they run while all of us is here.
+  posted.clear();
+  std::exchange(ready_, {}).clear();
+  std::exchange(end_of_turn_, {}).clear();
+  const TimerQueue timers = std::exchange(timers_, {});
+  gap_handler_ = {};
+}
+
+// ------------------------------------------------------------------------------------- running
+
+void PosixEventLoop::run() {
+  while (run_once(-1ns)) {
+  }
+  // Tasks posted before the stop still run; later ones are dropped where they are posted.
+  bind_to_this_thread();
+  {
+    const MutexLock lock(mutex_);
+    closed_ = true;
+    std::ranges::move(posted_, std::back_inserter(ready_));
+    posted_.clear();
+  }
+  in_turn_ = true;
+  while (!ready_.empty()) {
+    Task task = std::move(ready_.front());
+    ready_.pop_front();
+    task();
+  }
+  run_end_of_turn();
+  in_turn_ = false;
+}
+
+bool PosixEventLoop::run_once(Duration timeout) {
+  KVM_CHECK(!in_turn_, "a loop runs itself");
+  bind_to_this_thread();
+  if (stop_.load(std::memory_order_acquire)) return false;
+  in_turn_ = true;
+  // Time between two calls of a caller that drives us counts as a gap, too: nobody was served.
+  note_progress(Duration::zero());
+  const Duration planned = plan_wait(timeout);
+  const int events = wait(planned);
+  note_progress(planned);
+  dispatch_io(events);
+  run_posted();
+  run_timers();
+  run_end_of_turn();
+  in_turn_ = false;
+  return !stop_.load(std::memory_order_acquire);
+}
+
+void PosixEventLoop::stop() {
+  stop_.store(true, std::memory_order_release);
+  post([] {});  // wakes it
+}
+
+void PosixEventLoop::bind_to_this_thread() {
+  owner_.store(std::this_thread::get_id(), std::memory_order_release);
+}
+
+bool PosixEventLoop::in_loop_thread() const {
+  return owner_.load(std::memory_order_acquire) == std::this_thread::get_id();
+}
+
+Time PosixEventLoop::now() const {
+  return monotonic_now();
+}
+
+// ------------------------------------------------------------------------------------- waiting
+
+// How long this turn may wait; negative means without limit.
+Duration PosixEventLoop::plan_wait(Duration timeout) {
+  if (!ready_.empty() || !end_of_turn_.empty()) return Duration::zero();
+  Duration wait = timeout;
+  const auto cap = [&wait](Duration at_most) {
+    if (wait < Duration::zero() || wait > at_most) wait = at_most;
+  };
+  const Time due = timers_.next_due();
+  if (due != kForever) cap(std::max(due - now(), Duration::zero()));
+  if (gap_handler_) cap(kMaxSleepWithGapHandler);
+  return wait;
+}
+
+int PosixEventLoop::wait(Duration planned) {
+  if (planned != Duration::zero() && options_.spin > Duration::zero() &&
+      now() - last_activity_ < options_.spin * kSpinActivityPeriods) {
+    if (const int events = spin(planned); events != 0) return std::max(events, 0);
+    // The rest of a short plan is lost to the spin at most once: timers are checked afterwards.
+    if (planned > Duration::zero()) planned = std::max(planned - options_.spin, Duration::zero());
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (!posted_.empty()) {
+      planned = Duration::zero();
+    } else if (planned != Duration::zero()) {
+      asleep_ = true;
+    }
+  }
+  const int events = poll_epoll(planned);
+  const MutexLock lock(mutex_);
+  asleep_ = false;
+  return events;
+}
+
+// Polls without blocking. Positive: so many events; negative: something else is due; 0: nothing.
+int PosixEventLoop::spin(Duration planned) {
+  const Time end =
+      now() + (planned < Duration::zero() ? options_.spin : std::min(planned, options_.spin));
+  do {
+    if (has_posted_.load(std::memory_order_relaxed)) return -1;
+    if (const int events = poll_epoll(Duration::zero()); events > 0) return events;
+  } while (now() < end);
+  return 0;
+}
+
+int PosixEventLoop::poll_epoll(Duration timeout) {
+  int count = -1;
+  if (precise_wait_) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
+    const timespec ts{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
+    count = ::epoll_pwait2(epoll_.get(), events_.data(), kMaxEventsPerTurn,
+                           timeout < Duration::zero() ? nullptr : &ts, nullptr);
+    // Kernels before 5.11, and sandboxes that don't know the call.
+    if (count < 0 && (errno == ENOSYS || errno == EPERM)) precise_wait_ = false;
+  }
+  if (!precise_wait_) {
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+    count = ::epoll_wait(
+        epoll_.get(), events_.data(), kMaxEventsPerTurn,
+        timeout < Duration::zero() ? -1 : static_cast<int>(std::min<std::int64_t>(ms, INT_MAX)));
+  }
+  KVM_CHECK(count >= 0 || errno == EINTR, "epoll_wait failed (a loop used after fork?)");
+  return std::max(count, 0);
+}
+
+// Reports a gap if more time than planned has passed since the last call.
+void PosixEventLoop::note_progress(Duration planned) {
+  const Duration seen = boot_time();
+  const Duration before = std::exchange(last_seen_, seen);
+  if (before == Duration::zero() || planned < Duration::zero()) return;
+  const Duration gap = seen - before - planned;
+  if (gap <= options_.gap_threshold || !gap_handler_) return;
+  // The handler may replace itself.
+  GapHandler handler = std::exchange(gap_handler_, {});
+  handler(gap);
+  if (!gap_handler_) gap_handler_ = std::move(handler);
+}
+
+// ----------------------------------------------------------------------------- phases of a turn
+
+void PosixEventLoop::dispatch_io(int count) {
+  for (int i = 0; i < count; ++i) {
+    // Copied: a handler must not be able to disturb the rest of the batch.
+    const std::uint64_t id = events_[static_cast<std::size_t>(i)].data.u64;
+    const std::uint32_t events = events_[static_cast<std::size_t>(i)].events;
+    if (id == kWakeId) {
+      drain_wake();
+      continue;
+    }
+    // An earlier handler of this batch may have destroyed this watcher.
+    if (Watched* found = watched_.find(id)) found->watcher->on_io(events);
+  }
+  if (count > 0) last_activity_ = now();
+}
+
+void PosixEventLoop::run_posted() {
+  {
+    const MutexLock lock(mutex_);
+    if (!posted_.empty()) {
+      if (ready_.empty()) {
+        ready_.swap(posted_);
+      } else {
+        std::ranges::move(posted_, std::back_inserter(ready_));
+        posted_.clear();
+      }
+    }
+    has_posted_.store(false, std::memory_order_relaxed);
+  }
+  if (ready_.empty()) return;
+  last_activity_ = now();
+  for (std::size_t budget = kMaxTasksPerTurn; budget > 0 && !ready_.empty(); --budget) {
+    Task task = std::move(ready_.front());
+    ready_.pop_front();
+    task();
+  }
+}
+
+void PosixEventLoop::run_timers() {
+  if (timers_.size() == 0) return;
+  const Time at = now();
+  const std::uint64_t limit = timers_.mark();
+  for (std::size_t budget = kMaxTimersPerTurn; budget > 0; --budget) {
+    Task task = timers_.pop_due(at, limit);
+    if (!task) return;
+    task();
+  }
+}
+
+// What is added meanwhile runs at the end of the next turn, which doesn't wait.
+void PosixEventLoop::run_end_of_turn() {
+  std::vector<Task> tasks = std::exchange(end_of_turn_, {});
+  for (Task& task : tasks) task();
+}
+
+// ------------------------------------------------------------------------------- tasks, timers
+
+void PosixEventLoop::post(Task task) {
+  const MutexLock lock(mutex_);
+  if (closed_) return;  // the task dies with the caller's expression, outside of the lock
+  posted_.push_back(std::move(task));
+  has_posted_.store(true, std::memory_order_relaxed);
+  if (!std::exchange(asleep_, false)) return;
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  // Under the lock: once it is released, a stopped loop may be destroyed. The write can't block,
+  // and EAGAIN would mean that the loop is signalled already.
+  const std::uint64_t one = 1;
+  static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
+}
+
+void PosixEventLoop::drain_wake() {
+  std::uint64_t count = 0;
+  static_cast<void>(::read(wake_.get(), &count, sizeof count) == sizeof count);
+}
+
+TimerId PosixEventLoop::add_timer(Time when, Task task) {
+  KVM_CHECK(in_loop_thread(), "add_timer: not the loop thread");
+  return timers_.add(when, std::move(task));
+}
+
+void PosixEventLoop::cancel_timer(TimerId timer) {
+  KVM_CHECK(in_loop_thread(), "cancel_timer: not the loop thread");
+  timers_.cancel(timer);
+}
+
+void PosixEventLoop::at_end_of_turn(Task task) {
+  KVM_CHECK(in_loop_thread(), "at_end_of_turn: not the loop thread");
+  end_of_turn_.push_back(std::move(task));
+}
+
+void PosixEventLoop::set_gap_handler(GapHandler handler) {
+  KVM_CHECK(in_loop_thread(), "set_gap_handler: not the loop thread");
+  gap_handler_ = std::move(handler);
+}
+
+// ----------------------------------------------------------------------------------------- I/O
+
+Result<IoId> PosixEventLoop::watch(int fd, std::uint32_t events, IoWatcher* watcher) {
+  KVM_CHECK(in_loop_thread(), "watch: not the loop thread");
+  const std::uint64_t id = watched_.insert({fd, watcher});
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    const int error = errno;
+    watched_.take(id);
+    return std::unexpected(status_of_errno(error, fmt::format("epoll_ctl of descriptor {}", fd)));
+  }
+  return IoId{id};
+}
+
+void PosixEventLoop::rewatch(IoId id, std::uint32_t events) {
+  const Watched* found = watched_.find(id.value);
+  KVM_CHECK(found != nullptr, "rewatch of an unknown id");
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id.value;
+  KVM_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, found->fd, &event) == 0, "epoll_ctl MOD");
+}
+
+void PosixEventLoop::unwatch(IoId id) {
+  const Watched* found = watched_.find(id.value);
+  if (found == nullptr) return;
+  // A descriptor of a forked child is /dev/null by now: nothing to remove then.
+  epoll_event unused{};
+  static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->fd, &unused));
+  watched_.take(id.value);
+}
+
+}  // namespace kvmend::env::posix
