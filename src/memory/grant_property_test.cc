@@ -73,10 +73,35 @@ Grant random_grant(const World& world) {
   return grant;
 }
 
+// Mostly a live one.
 GrantId random_id(const World& world) {
+  if (!world.model.empty() && *rc::gen::inRange(0, 4) != 0)
+    return std::next(world.model.begin(),
+                     *rc::gen::inRange(0, static_cast<int>(world.model.size())))
+        ->first;
   // Ids count up from the seed; one beyond the last is unknown.
   const std::size_t known = world.model.size() + world.model_ended.size();
   return GrantId{*rc::gen::inRange<std::uint64_t>(42, 43 + known)};
+}
+
+wire::WireSlice random_slice(const World& world, GrantId id) {
+  wire::WireSlice slice{.region = world.refs[*rc::gen::inRange<std::size_t>(0, world.refs.size())],
+                        .offset = *rc::gen::inRange<std::uint64_t>(0, kRegionBytes + 4),
+                        .length = *rc::gen::inRange<std::uint32_t>(1, 12)};
+  const auto at = world.model.find(id);
+  if (at == world.model.end() || *rc::gen::inRange(0, 8) == 0) return slice;
+  // Mostly a granted page or two, sometimes a little off.
+  const auto& components = at->second.components;
+  const auto& component = components[*rc::gen::inRange<std::size_t>(0, components.size())];
+  if (component.pages.empty()) return slice;
+  const auto& buffer =
+      component.buffers[*rc::gen::inRange<std::size_t>(0, component.buffers.size())];
+  const auto page = component.pages[*rc::gen::inRange<std::size_t>(0, component.pages.size())];
+  slice.region = buffer.region;
+  slice.offset = buffer.base_offset + page * buffer.item_bytes;
+  slice.length = static_cast<std::uint32_t>(buffer.item_bytes) * *rc::gen::element(1U, 1U, 2U);
+  if (*rc::gen::inRange(0, 6) == 0) slice.offset += 1;
+  return slice;
 }
 
 void step_issue(World& world) {
@@ -128,14 +153,12 @@ void step_region(World& world) {
 void step_resolve(World& world) {
   const GrantId id = *rc::gen::inRange(0, 8) == 0 ? kStandingGrant : random_id(world);
   const auto want = *rc::gen::element(Access::kRemoteRead, Access::kRemoteWrite);
-  const Incarnation writer{*rc::gen::inRange<std::uint64_t>(1, 3)};
-  std::vector<wire::WireSlice> slices(*rc::gen::inRange<std::size_t>(1, 6));
-  for (auto& slice : slices)
-    slice = {.region = world.refs[*rc::gen::inRange<std::size_t>(0, world.refs.size())],
-             .offset = *rc::gen::inRange<std::uint64_t>(0, kRegionBytes + 4),
-             .length = *rc::gen::inRange<std::uint32_t>(1, 12)};
-
   const auto at = world.model.find(id);
+  Incarnation writer{*rc::gen::inRange<std::uint64_t>(1, 3)};
+  if (at != world.model.end() && *rc::gen::inRange(0, 4) != 0) writer = at->second.writer;
+  std::vector<wire::WireSlice> slices(*rc::gen::inRange<std::size_t>(1, 4));
+  for (auto& slice : slices) slice = random_slice(world, id);
+
   const bool grant_ok =
       id == kStandingGrant || (at != world.model.end() && at->second.expires > world.now &&
                                (!at->second.writer.is_set() || at->second.writer == writer) &&

@@ -57,6 +57,21 @@ TEST_F(GrantTableTest, CoversItsPagesAndNothingElse) {
   EXPECT_EQ(resolve(id, {{{ref_.slot, ref_.generation + 1}, 110, 1}}), Code::kNotRegistered);
 }
 
+// Pools of layer groups share one buffer, with other page sizes: each is looked at.
+TEST_F(GrantTableTest, BuffersMayOverlap) {
+  Grant grant = grant_of({0, 1, 2, 3, 4, 5, 6, 7, 8});  // [100, 190)
+  grant.components.push_back({.buffers = {{.region = ref_, .base_offset = 110, .item_bytes = 15}},
+                              .pages = {0}});  // [110, 125)
+  grant.components.push_back({.buffers = {{.region = ref_, .base_offset = 150, .item_bytes = 100}},
+                              .pages = {0}});  // [150, 250)
+  const GrantId id = *grants_.issue(grant);
+  EXPECT_EQ(resolve(id, {slice(140, 10), slice(112, 3), slice(115, 20), slice(185, 20)}),
+            Code::kOk);
+  EXPECT_EQ(resolve(id, {slice(140, 60)}), Code::kPermissionDenied);  // in no single buffer
+  EXPECT_TRUE(grants_.note_landed(id, std::array{slice(112, 3), slice(185, 20)}));
+  EXPECT_EQ(grants_.find(id)->landed_bytes, (std::vector<std::uint64_t>{3, 0, 20}));
+}
+
 TEST_F(GrantTableTest, BelongsToOneWriterAndOneKindOfAccess) {
   const GrantId id = *grants_.issue(grant_of({1}));
   EXPECT_EQ(resolve(id, {slice(110, 1)}, Access::kRemoteWrite, Incarnation{78}),
