@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kMaxAddressText = 128;
 
 bool is_numeric_ip(const std::string& host) {
+  if (host.find('\0') != std::string::npos) return false;  // inet_pton would stop there
   std::array<unsigned char, sizeof(in6_addr)> buffer{};
   return inet_pton(AF_INET, host.c_str(), buffer.data()) == 1 ||
          inet_pton(AF_INET6, host.c_str(), buffer.data()) == 1;

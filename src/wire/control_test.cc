@@ -59,6 +59,8 @@ TEST(Hello, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(refused([](Hello& h) { h.kind = LaneKind::kProbe; }));
   EXPECT_TRUE(refused([](Hello& h) { h.kind = static_cast<LaneKind>(3); }));
   EXPECT_TRUE(refused([](Hello& h) { h.session_id = "nowhere"; }));
+  EXPECT_TRUE(refused([](Hello& h) { h.session_id = std::string("::1\0:7001", 9); }));
+  EXPECT_TRUE(refused([](Hello& h) { h.session_id = std::string("[::1\0]:7001", 11); }));
   EXPECT_TRUE(refused([](Hello& h) { h.session_id = "10.0.0.1:0"; }));
 }
 
