@@ -49,10 +49,21 @@ class PosixNetworkTest : public testing::Test {
     EXPECT_TRUE(listener.has_value()) << listener.error().to_string();
     return std::move(*listener);
   }
-
   std::unique_ptr<PosixEnv> env_ = std::move(*PosixEnv::create());
   Collector accepted_;
 };
+
+// UBSan's check of a virtual call opens a pipe, and takes a failure to do so for a bad object.
+constexpr bool kNeedsDescriptorsItself =
+#if defined(__has_feature)
+#if __has_feature(undefined_behavior_sanitizer)
+    true;
+#else
+    false;
+#endif
+#else
+    false;
+#endif
 
 // Leaves no descriptor free for the time of its life.
 class NoDescriptors {
@@ -75,17 +86,20 @@ class NoDescriptors {
 
 // Case R2: shortage of a local resource never counts against a peer.
 TEST_F(PosixNetworkTest, R2_ConnectWithoutDescriptorsIsALocalShortage) {
+  if (kNeedsDescriptorsItself) GTEST_SKIP() << "UBSan needs descriptors";
   auto listener = listen();
+  const Address address = listener->address();
   Recorder recorder;
   const NoDescriptors none;
-  const auto stream = network().connect(listener->address(), {}, &recorder);
+  const auto stream = network().connect(address, {}, &recorder);
   ASSERT_FALSE(stream.has_value());
   EXPECT_EQ(stream.error().code(), Code::kResourceExhausted);
   EXPECT_EQ(stream.error().origin(), Origin::kLocal);
-  EXPECT_NE(stream.error().detail().find(listener->address().to_string()), std::string::npos);
+  EXPECT_NE(stream.error().detail().find(address.to_string()), std::string::npos);
 }
 
 TEST_F(PosixNetworkTest, AcceptWithoutDescriptorsWaitsAndDoesntSpin) {
+  if (kNeedsDescriptorsItself) GTEST_SKIP() << "UBSan needs descriptors";
   auto listener = listen();
   Recorder recorder;
   auto stream = std::move(*network().connect(listener->address(), {}, &recorder));
