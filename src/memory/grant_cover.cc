@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "memory/grant_table.h"
 
