@@ -1,0 +1,46 @@
+// Rules of the interpreter lock: whatever may block runs without it, and kvmend's own threads never
+// take it. So a Python caller that holds the lock for long delays nobody but itself.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+namespace kvmend::python {
+
+/// Runs `work` without the interpreter lock. `work` must not touch Python objects.
+template <class Work>
+auto unlocked(Work&& work) {
+  const nanobind::gil_scoped_release release;
+  return work();
+}
+
+/// A blocked call looks at Python's signals (Ctrl-C) this often.
+inline constexpr std::chrono::nanoseconds kSignalPoll = std::chrono::milliseconds(100);
+/// Longer waits are cut to this: nobody waits a year.
+inline constexpr double kMaxSeconds = 365.0 * 24 * 3600;
+
+/// Seconds as Python gives them; `std::nullopt` and anything longer than a year mean a year.
+inline std::chrono::nanoseconds to_duration(std::optional<double> seconds) {
+  const double bounded = std::clamp(seconds.value_or(kMaxSeconds), 0.0, kMaxSeconds);
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9));
+}
+
+/// Calls `wait_for(duration)` without the lock until it returns something or `timeout` has passed,
+/// and lets Python handle signals in between (throws what their handlers raise).
+template <class WaitFor>
+auto interruptible_wait(std::chrono::nanoseconds timeout, WaitFor&& wait_for)
+    -> decltype(wait_for(timeout)) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    const std::chrono::nanoseconds left =
+        std::max<std::chrono::nanoseconds>(until - std::chrono::steady_clock::now(), {});
+    auto result = unlocked([&] { return wait_for(std::min(left, kSignalPoll)); });
+    if (result || left <= kSignalPoll) return result;
+    if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+  }
+}
+
+}  // namespace kvmend::python
