@@ -46,7 +46,7 @@ struct Outcome {
   State to;
   ActionSet actions;
   std::uint32_t attempt = 0;  ///< with `kReconnect`: the number of the new attempt
-  Time probe_at = kForever;   ///< with `kScheduleProbe`
+  Time probe_at = kForever;   ///< with `kScheduleProbe`; past when one is queued and overdue
   bool probe_demanded = false;
   std::optional<Recovery> recovery;
 
