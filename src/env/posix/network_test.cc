@@ -70,7 +70,7 @@ class NoDescriptors {
  public:
   NoDescriptors() {
     ::getrlimit(RLIMIT_NOFILE, &before_);
-    const int lowest = ::dup(0);
+    const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::close(lowest);
     rlimit none = before_;
     none.rlim_cur = static_cast<rlim_t>(lowest);
