@@ -64,6 +64,7 @@ struct EngineStats {
   std::uint64_t registered_bytes = 0;
   std::uint64_t inbound_lanes = 0;
   std::uint64_t grants = 0;
+  std::uint64_t notifications_dropped = 0;  ///< nobody fetched them in time
 };
 
 /// All methods may be called from any thread; none may be called from a transfer's `on_done`
@@ -86,6 +87,10 @@ class Engine {
   virtual Status register_memory(void* base, std::uint64_t length,
                                  MemoryKind kind = MemoryKind::kHost,
                                  Access access = Access::kReadWrite) = 0;
+  /// All of them, or none: what was registered before the first error is taken back.
+  virtual Status register_batch(std::span<const MemoryRange> ranges,
+                                MemoryKind kind = MemoryKind::kHost,
+                                Access access = Access::kReadWrite) = 0;
   /// Afterwards no peer and no transfer of ours touches the region: running transfers that use it
   /// end with kNotRegistered. Errors: kNotRegistered.
   virtual Status unregister_memory(void* base) = 0;

@@ -5,6 +5,12 @@
 
 namespace kvmend {
 
+/// A range of memory of this process.
+struct MemoryRange {
+  void* base = nullptr;
+  std::uint64_t length = 0;  ///< bytes
+};
+
 enum class MemoryKind : std::uint8_t { kHost = 0, kCuda = 1 };
 
 /// What peers may do with a region through the standing grant. Regions of the KV manager are

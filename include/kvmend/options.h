@@ -35,7 +35,7 @@ struct RecoveryOptions {
   std::chrono::milliseconds probe_demand{100};        ///< the longest interval while requests wait
   std::chrono::milliseconds probe_deadline{1'000};    ///< of one probe
   std::uint32_t probes_in_flight = 512;
-  double probes_per_second = 2'000;
+  std::uint32_t probes_per_second = 2'000;
   std::uint32_t probation_transfers = 3;
   std::chrono::milliseconds idle_timeout{600'000};    ///< unused sessions are retired
   FailedSessionPolicy policy = FailedSessionPolicy::kPark;

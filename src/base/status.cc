@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
+#include <system_error>
 
 namespace kvmend {
 namespace {
@@ -67,7 +67,7 @@ std::string_view origin_name(Origin origin) {
 std::string Status::to_string() const {
   if (is_ok()) return "ok";
   std::string text = fmt::format("{} ({}): {}", code_name(code_), origin_name(origin_), detail_);
-  if (errno_ != 0) text += fmt::format(" [errno {}: {}]", errno_, std::strerror(errno_));
+  if (errno_ != 0) text += fmt::format(" [errno {}: {}]", errno_, std::generic_category().message(errno_));
   return text;
 }
 

@@ -9,16 +9,19 @@
 #include <vector>
 
 #include "base/address.h"
+#include "engine/validate.h"
 #include "env/event_loop.h"
 #include "env/network.h"
 #include "kvmend/engine.h"
 #include "kvmend/options.h"
 #include "memory/grant_table.h"
 #include "memory/region_table.h"
+#include "health/options.h"
 #include "session/acceptor.h"
+#include "session/health_options.h"
 #include "session/session_table.h"
 #include "session/transfer_state.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/lane.h"
 
 namespace kvmend::engine {
 
@@ -44,7 +47,8 @@ class CoreObserver {
 /// Loop thread throughout.
 class EngineCore {
  public:
-  EngineCore(env::Env env, const EngineOptions& options, session::SessionEvents* metrics);
+  EngineCore(env::Env env, const EngineOptions& options, transport::TransportMaker make_transport,
+             session::SessionEvents* metrics);
   ~EngineCore();
 
   /// Draws the incarnation and listens. Errors as of Engine::create.
@@ -94,21 +98,27 @@ class EngineCore {
   class Router;  // implements the observers of session/ and spreads the news
 
   void arm_expiry();
+  void wait_drained(Time until);
   void finish_shutdown();
 
   env::Env env_;
   EngineOptions options_;
+  health::HealthOptions health_options_;
+  session::Self self_;
   Incarnation incarnation_;
   Address address_;
   memory::RegionTable regions_;
   memory::GrantTable grants_;
   transport::LaneCounters counters_;
   std::unique_ptr<Router> router_;
-  std::unique_ptr<transport::tcp::TcpTransport> tcp_;
+  transport::TransportMaker make_transport_;
+  std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<session::SessionTable> sessions_;
   std::unique_ptr<session::Acceptor> acceptor_;
   std::vector<CoreObserver*> observers_;
   std::vector<Notification> notifications_;
+  EngineStats stats_;  // the counters that the tables don't keep themselves
+  std::uint64_t last_transfer_ = 0;
   env::ScopedTimer expiry_timer_;
   env::ScopedTimer shutdown_timer_;
   bool shutting_down_ = false;

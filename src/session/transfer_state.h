@@ -2,17 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/address.h"
 #include "base/time.h"
+#include "health/session_health.h"
 #include "kvmend/ids.h"
 #include "kvmend/transfer.h"
 #include "transport/chunk.h"
 
 namespace kvmend::session {
+
+/// Which part of a transfer a chunk carries.
+struct ChunkSpan {
+  std::size_t first_piece = 0;
+  std::uint32_t pieces = 0;
+  std::uint32_t bytes = 0;
+  std::uint64_t skip = 0;        ///< bytes of the first piece that belong to earlier chunks
+  std::uint32_t mismatches = 0;  ///< times its checksum didn't match
+};
 
 /// Filled by the submitter, then owned by the loop thread until `on_done` has run.
 struct TransferState {
@@ -21,28 +33,35 @@ struct TransferState {
   Opcode opcode = Opcode::kWrite;
   GrantId grant;
   Incarnation target;  ///< whom it was planned for; unset: the one the session is pinned to
-  bool raw = false;    ///< pieces name peer addresses, not regions yet
+  bool raw = false;    ///< pieces name peer addresses in `offset`, not regions yet
   bool checksum = false;
   bool urgent = false;
   Time submitted{};
   Time deadline = kForever;
   std::vector<transport::Piece> pieces;
-  std::uint64_t total_bytes = 0;
   std::optional<Notification> notify;
   /// Runs once on the loop thread, with the result.
   std::move_only_function<void(const Status&)> on_done;
 
   // ---- the session's bookkeeping
+  std::uint64_t total_bytes = 0;
+  std::uint64_t acked_bytes = 0;
   std::size_t next_piece = 0;      ///< first piece that isn't in a chunk entirely
   std::uint64_t next_offset = 0;   ///< bytes of it that are
-  std::uint64_t acked_bytes = 0;
+  std::deque<ChunkSpan> resend;    ///< unacknowledged ones of a dropped epoch, and corrupted ones
   std::uint32_t chunks_in_flight = 0;
   std::uint32_t retries = 0;
-  bool admitted = false;           ///< counted as in flight for the health's trial
+  health::Ticket ticket;
+  Time expires = kForever;         ///< the deadline, or the end of parking
+  bool admitted = false;
+  bool queued = false;             ///< stands in the session's send queue
+  bool asked_again = false;        ///< the peer's region table was fetched anew for it
   bool done = false;
   std::uint64_t notify_seq = 0;    ///< control message that carries the notification
 
-  [[nodiscard]] bool all_sent() const { return next_piece == pieces.size(); }
+  [[nodiscard]] bool has_unsent() const {
+    return !resend.empty() || next_piece < pieces.size();
+  }
 };
 
 }  // namespace kvmend::session

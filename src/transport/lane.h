@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -10,9 +11,12 @@
 
 #include "base/address.h"
 #include "base/bytes.h"
+#include "env/event_loop.h"
+#include "env/network.h"
 #include "kvmend/ids.h"
 #include "kvmend/status.h"
 #include "memory/grant_table.h"
+#include "memory/region_table.h"
 #include "transport/chunk.h"
 #include "wire/control.h"
 #include "wire/frame.h"
@@ -102,7 +106,23 @@ struct LaneCounters {
   std::uint64_t protocol_errors = 0;          ///< connections closed for malformed bytes
 };
 
-/// Makes lanes. One per engine and transport. Loop thread.
+/// Receives accepted connections before their hello.
+class AcceptObserver {
+ public:
+  virtual ~AcceptObserver() = default;
+  virtual void on_inbound_lane(std::unique_ptr<Lane> lane) = 0;
+};
+
+/// What all lanes of an engine share. Loop thread.
+struct LaneContext {
+  env::EventLoop& loop;
+  env::Random& random;
+  memory::RegionTable& regions;
+  memory::GrantTable& grants;
+  LaneCounters& counters;
+};
+
+/// Makes lanes. One per engine. Loop thread.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -110,13 +130,13 @@ class Transport {
   /// `on_hello_reject` or `on_lane_down`. A shortage of a local resource is returned at once.
   virtual Result<std::unique_ptr<Lane>> connect(const Address& to, const wire::Hello& hello,
                                                 LaneObserver* observer) = 0;
+  /// Accepts lanes at `at` (port 0: any free one); returns the real address.
+  virtual Result<Address> listen(const Address& at, AcceptObserver* observer) = 0;
+  virtual void stop_listening() = 0;
 };
 
-/// Receives accepted connections before their hello.
-class AcceptObserver {
- public:
-  virtual ~AcceptObserver() = default;
-  virtual void on_inbound_lane(std::unique_ptr<Lane> lane) = 0;
-};
+/// How the composition root tells an engine which transport to use.
+using TransportMaker = std::move_only_function<std::unique_ptr<Transport>(
+    const LaneContext& context, env::Network& network, const env::StreamOptions& options)>;
 
 }  // namespace kvmend::transport

@@ -164,9 +164,7 @@ void TcpLane::accept(wire::HelloAck ack, const Serving& serving) {
     scratch_.resize(serving.scratch_bytes);
     scratch_grant_ = GrantId(context_.random.next() | 2U);
     scratch_ref_ = {0xffffffffU, static_cast<std::uint32_t>(context_.random.next() | 1U)};
-    ack.scratch_region = scratch_ref_;
-    ack.scratch_grant = scratch_grant_;
-    ack.scratch_bytes = serving.scratch_bytes;
+    ack.scratch = wire::Scratch{scratch_ref_, scratch_grant_, serving.scratch_bytes};
   }
   state_ = State::kOpen;
   send_frame(FrameType::kHelloAck, 0, wire::encode_hello_ack(ack));
@@ -358,7 +356,7 @@ void TcpLane::on_payload_end() {
   // A grant that ended between the last read and now doesn't take the bytes back, but they don't
   // count: nothing of an ended room is ever reported as landed.
   if (incoming_.result.code == Code::kOk && !incoming_.scratch)
-    context_.grants.note_landed(incoming_.grant, slices_);
+    context_.grants.note_landed(incoming_.grant, slices_, ChunkId(incoming_.header.id));
   push_ack(incoming_.result);
 }
 

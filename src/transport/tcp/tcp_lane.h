@@ -17,15 +17,6 @@
 
 namespace kvmend::transport::tcp {
 
-/// What all lanes of an engine share. Loop thread.
-struct LaneContext {
-  env::EventLoop& loop;
-  env::Random& random;
-  memory::RegionTable& regions;
-  memory::GrantTable& grants;
-  LaneCounters& counters;
-};
-
 class TcpLane final : public Lane, private env::StreamHandler, private FrameSink {
  public:
   /// The initiator's end: `hello` is sent once connected. `stream` is set by `attach`.

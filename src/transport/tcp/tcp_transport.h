@@ -17,9 +17,8 @@ class TcpTransport final : public Transport, private env::AcceptHandler {
 
   Result<std::unique_ptr<Lane>> connect(const Address& to, const wire::Hello& hello,
                                         LaneObserver* observer) override;
-  /// Accepts lanes at `at` (port 0: any free one); returns the real address.
-  Result<Address> listen(const Address& at, AcceptObserver* observer);
-  void stop_listening() { listener_.reset(); }
+  Result<Address> listen(const Address& at, AcceptObserver* observer) override;
+  void stop_listening() override { listener_.reset(); }
 
  private:
   void on_accept(std::unique_ptr<env::Stream> stream) override;
@@ -30,5 +29,11 @@ class TcpTransport final : public Transport, private env::AcceptHandler {
   std::unique_ptr<env::Listener> listener_;
   AcceptObserver* acceptor_ = nullptr;
 };
+
+/// A `TransportMaker`.
+[[nodiscard]] inline std::unique_ptr<Transport> make_tcp_transport(
+    const LaneContext& context, env::Network& network, const env::StreamOptions& options) {
+  return std::make_unique<TcpTransport>(context, network, options);
+}
 
 }  // namespace kvmend::transport::tcp

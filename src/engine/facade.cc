@@ -1,0 +1,323 @@
+#include "engine/facade.h"
+
+#include <fmt/format.h>
+
+#include <future>
+
+#include "base/config.h"
+#include "base/try.h"
+#include "engine/transfer_handle.h"
+
+namespace kvmend::engine {
+namespace {
+
+Status down_status() {
+  return {Code::kShuttingDown, Origin::kLocal, "this engine is shut down"};
+}
+
+// A result that a loop task fills and a caller waits for; the caller may give up first.
+template <class T>
+struct Answer {
+  std::promise<T> promise;
+  std::future<T> future = promise.get_future();
+};
+
+/// Ends a transfer whose submission the loop never ran.
+class UnrunGuard {
+ public:
+  explicit UnrunGuard(std::shared_ptr<TransferResult> result) : result_(std::move(result)) {}
+  UnrunGuard(UnrunGuard&&) noexcept = default;
+  UnrunGuard& operator=(UnrunGuard&&) = delete;
+  UnrunGuard(const UnrunGuard&) = delete;
+  UnrunGuard& operator=(const UnrunGuard&) = delete;
+  ~UnrunGuard() {
+    if (result_) result_->set(down_status());
+  }
+  void dismiss() { result_.reset(); }
+
+ private:
+  std::shared_ptr<TransferResult> result_;
+};
+
+}  // namespace
+
+EngineFacade::EngineFacade(std::unique_ptr<EngineCore> core, std::shared_ptr<void> world,
+                           std::move_only_function<void()> stop)
+    : world_(std::move(world)),
+      core_(std::move(core)),
+      core_ref_(std::make_shared<EngineCore*>(core_.get())),
+      stop_(std::move(stop)),
+      session_id_(core_->session_id()),
+      default_deadline_(core_->options().default_deadline) {}
+
+EngineFacade::~EngineFacade() { shutdown(core_->options().shutdown_grace); }
+
+bool EngineFacade::run_on_loop(std::move_only_function<void()> work) const {
+  if (core_->loop().in_loop_thread()) {
+    work();
+    return true;
+  }
+  if (down_.load()) return false;
+  auto done = std::make_shared<Answer<void>>();
+  // The loop destroys tasks that it doesn't run any more: the broken promise ends the wait.
+  core_->loop().post([done, work = std::move(work)]() mutable {
+    work();
+    done->promise.set_value();
+  });
+  std::future<void> future = std::move(done->future);
+  done.reset();
+  try {
+    future.get();
+  } catch (const std::future_error&) {
+    return false;
+  }
+  return true;
+}
+
+Result<Address> EngineFacade::parse_peer(std::string_view session_id) const {
+  auto address = parse_address(session_id);
+  if (address && address->port == 0)
+    return fail(Code::kInvalidArgument, Origin::kCaller,
+                fmt::format("session id '{}' has port 0", session_id));
+  return address;
+}
+
+// --------------------------------------------------------------------------------------- memory
+
+Status EngineFacade::register_memory(void* base, std::uint64_t length, MemoryKind kind,
+                                     Access access) {
+  const MemoryRange range{base, length};
+  return register_batch(std::span(&range, 1), kind, access);
+}
+
+Status EngineFacade::register_batch(std::span<const MemoryRange> ranges, MemoryKind kind,
+                                    Access access) {
+  Status status = down_status();
+  run_on_loop([&] {
+    status = Status::ok();
+    for (std::size_t i = 0; i < ranges.size() && status.is_ok(); ++i) {
+      const auto ref = core_->register_memory(ranges[i].base, ranges[i].length, kind, access);
+      if (ref) continue;
+      status = ref.error();
+      while (i-- > 0) static_cast<void>(core_->unregister_memory(ranges[i].base));
+      break;
+    }
+  });
+  forget_local_regions();
+  return status;
+}
+
+Status EngineFacade::unregister_memory(void* base) {
+  Status status = down_status();
+  run_on_loop([&] { status = core_->unregister_memory(base); });
+  forget_local_regions();
+  return status;
+}
+
+void EngineFacade::forget_local_regions() {
+  const MutexLock lock(mutex_);
+  local_.reset();
+}
+
+std::shared_ptr<const LocalRegions> EngineFacade::local_regions() {
+  {
+    const MutexLock lock(mutex_);
+    if (local_) return local_;
+  }
+  std::shared_ptr<const LocalRegions> fresh;
+  run_on_loop([&] { fresh = std::make_shared<LocalRegions>(core_->regions().list()); });
+  if (!fresh) fresh = std::make_shared<LocalRegions>(std::vector<memory::Region>{});
+  const MutexLock lock(mutex_);
+  local_ = fresh;
+  return fresh;
+}
+
+// ------------------------------------------------------------------------------------- transfers
+
+Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode opcode,
+                                            std::span<const Slice> slices,
+                                            TransferOptions options) {
+  if (down_.load()) return std::unexpected(down_status());
+  auto state = std::make_shared<session::TransferState>();
+  KVM_ASSIGN_OR_RETURN(state->peer, parse_peer(session_id));
+  if (slices.empty() && !options.notify)
+    return fail(Code::kInvalidArgument, Origin::kCaller, "a transfer without a slice");
+  if (slices.size() > config::kMaxSlicesPerTransfer)
+    return fail(Code::kResourceExhausted, Origin::kCaller,
+                fmt::format("{} slices in one transfer; at most {} are possible", slices.size(),
+                            config::kMaxSlicesPerTransfer));
+  const std::shared_ptr<const LocalRegions> local = local_regions();
+  std::size_t hint = 0;
+  state->pieces.reserve(slices.size());
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Slice& slice = slices[i];
+    if (slice.length == 0)
+      return fail(Code::kInvalidArgument, Origin::kCaller, fmt::format("slice {} has length 0", i));
+    const auto address = reinterpret_cast<std::uintptr_t>(slice.local);
+    if (!local->contains(address, slice.length, hint))
+      return fail(Code::kNotRegistered, Origin::kCaller,
+                  fmt::format("slice {}: {} bytes at {:#x} aren't registered here", i,
+                              slice.length, address));
+    auto* begin = static_cast<std::byte*>(slice.local);
+    if (!state->pieces.empty()) {
+      transport::Piece& last = state->pieces.back();
+      if (last.local + last.length == begin && last.offset + last.length == slice.remote) {
+        last.length += slice.length;
+        continue;
+      }
+    }
+    state->pieces.push_back({begin, RegionRef{}, slice.remote, slice.length});
+  }
+  state->id = TransferId(next_transfer_.fetch_add(1, std::memory_order_relaxed));
+  state->opcode = opcode;
+  state->grant = memory::kStandingGrant;
+  state->target = options.target;
+  state->raw = true;
+  state->checksum = options.checksum;
+  state->urgent = options.urgent;
+  state->notify = std::move(options.notify);
+  state->submitted = core_->loop().now();
+  state->deadline = saturating_add(
+      state->submitted, options.deadline.count() > 0 ? options.deadline : default_deadline_);
+  auto result = std::make_shared<TransferResult>();
+  state->on_done = [result, user = std::move(options.on_done)](const Status& status) mutable {
+    result->set(status);
+    if (user) user(status);
+  };
+  auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, core_->loop());
+  core_->loop().post(
+      [core = std::weak_ptr(core_ref_), state, guard = UnrunGuard(result)]() mutable {
+        const auto alive = core.lock();
+        if (!alive) return;
+        guard.dismiss();
+        (*alive)->submit(state);
+      });
+  return handle;
+}
+
+Status EngineFacade::transfer(std::string_view session_id, Opcode opcode,
+                              std::span<const Slice> slices, TransferOptions options) {
+  auto handle = submit(session_id, opcode, slices, std::move(options));
+  if (!handle) return handle.error();
+  // The deadline ends it; the wait itself needs none.
+  while (true) {
+    if (auto status = (*handle)->wait(std::chrono::hours(24))) return *status;
+  }
+}
+
+Status EngineFacade::notify(std::string_view session_id, const Notification& notification,
+                            std::chrono::nanoseconds timeout) {
+  TransferOptions options;
+  options.deadline = timeout;
+  options.notify = notification;
+  return transfer(session_id, Opcode::kWrite, {}, std::move(options));
+}
+
+// -------------------------------------------------------------------------------------- sessions
+
+Result<SessionInfo> EngineFacade::open_session(std::string_view session_id,
+                                               std::chrono::nanoseconds timeout) {
+  KVM_ASSIGN_OR_RETURN(const Address peer, parse_peer(session_id));
+  auto answer = std::make_shared<Answer<Result<SessionInfo>>>();
+  std::future<Result<SessionInfo>> future = std::move(answer->future);
+  const bool up = run_on_loop([&] {
+    const auto session = core_->sessions().find_or_create(peer);
+    if (!session) {
+      answer->promise.set_value(std::unexpected(session.error()));
+      return;
+    }
+    session::Session* opened = *session;
+    opened->open(saturating_add(core_->loop().now(), timeout),
+                 [answer, opened](const Status& status) {
+                   if (status.is_ok()) {
+                     answer->promise.set_value(opened->info());
+                   } else {
+                     answer->promise.set_value(std::unexpected(status));
+                   }
+                 });
+  });
+  if (!up) return std::unexpected(down_status());
+  answer.reset();
+  try {
+    return future.get();
+  } catch (const std::future_error&) {
+    return std::unexpected(down_status());
+  }
+}
+
+Status EngineFacade::probe(std::string_view session_id, std::chrono::nanoseconds timeout) {
+  const auto peer = parse_peer(session_id);
+  if (!peer) return peer.error();
+  auto answer = std::make_shared<Answer<Status>>();
+  std::future<Status> future = std::move(answer->future);
+  const bool up = run_on_loop([&] {
+    core_->sessions().probe(*peer, saturating_add(core_->loop().now(), timeout),
+                            [answer](const session::ProbeResult& result) {
+                              answer->promise.set_value(result.status);
+                            });
+  });
+  answer.reset();
+  if (!up) return down_status();
+  try {
+    return future.get();
+  } catch (const std::future_error&) {
+    return down_status();
+  }
+}
+
+Result<std::vector<std::pair<std::uint64_t, std::uint64_t>>> EngineFacade::peer_regions(
+    std::string_view session_id, std::chrono::nanoseconds timeout) {
+  const auto opened = open_session(session_id, timeout);
+  if (!opened) return std::unexpected(opened.error());
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> regions;
+  const std::string id = parse_peer(session_id)->to_string();
+  const bool up = run_on_loop([&] {
+    const session::Session* session = core_->sessions().find(id);
+    if (session == nullptr || !session->remote_regions()) return;
+    for (const auto& region : session->remote_regions()->list())
+      regions.emplace_back(region.base, region.length);
+  });
+  if (!up) return std::unexpected(down_status());
+  return regions;
+}
+
+std::vector<Notification> EngineFacade::take_notifications() {
+  std::vector<Notification> taken;
+  run_on_loop([&] { taken = core_->take_notifications(); });
+  return taken;
+}
+
+std::vector<SessionInfo> EngineFacade::sessions() const {
+  std::vector<SessionInfo> infos;
+  run_on_loop([&] {
+    core_->sessions().for_each([&](session::Session& s) { infos.push_back(s.info()); });
+  });
+  return infos;
+}
+
+EngineStats EngineFacade::stats() const {
+  EngineStats stats;
+  run_on_loop([&] { stats = core_->stats(); });
+  return stats;
+}
+
+void EngineFacade::shutdown(std::chrono::nanoseconds grace) {
+  const MutexLock lock(shutdown_mutex_);
+  if (down_.load()) return;
+  auto drained = std::make_shared<Answer<void>>();
+  std::future<void> future = std::move(drained->future);
+  core_->loop().post([core = core_.get(), grace, drained] {
+    core->shutdown(grace, [drained] { drained->promise.set_value(); });
+  });
+  drained.reset();
+  try {
+    future.get();
+  } catch (const std::future_error&) {
+    // The loop has ended already.
+  }
+  down_.store(true);
+  core_ref_.reset();
+  stop_();
+}
+
+}  // namespace kvmend::engine

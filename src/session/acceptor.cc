@@ -1,0 +1,322 @@
+#include "session/acceptor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "session/graveyard.h"
+
+namespace kvmend::session {
+
+using transport::Lane;
+using transport::Serving;
+
+Acceptor::Acceptor(env::EventLoop& loop, env::Random& random, const Self& self,
+                   const memory::RegionTable& regions, AcceptorEvents& events)
+    : loop_(loop),
+      random_(random),
+      self_(self),
+      regions_(regions),
+      events_(events),
+      sweep_timer_(loop) {}
+
+Acceptor::~Acceptor() { close_all(); }
+
+void Acceptor::close_all() {
+  for (auto& [key, entry] : lanes_) bury(loop_, std::move(entry.lane));
+  lanes_.clear();
+  pending_.clear();
+  probe_lanes_ = 0;
+  for (auto& [key, peer] : peers_) {
+    peer.control = nullptr;
+    peer.data.clear();
+  }
+}
+
+void Acceptor::on_inbound_lane(std::unique_ptr<Lane> lane) {
+  const Lane* key = lane.get();
+  if (lanes_.size() >= config::kMaxInboundLanes) {
+    bury(loop_, std::move(lane));
+    return;
+  }
+  lane->set_observer(this);
+  pending_.push_back(key);
+  lanes_.emplace(key, LaneEntry{std::move(lane), {}, {}, loop_.now(), 0});
+  shed_pending();
+  arm_sweep();
+}
+
+void Acceptor::shed_pending() {
+  // Whoever connects and says nothing must not keep real peers out: the oldest go first.
+  while (pending_.size() > config::kMaxPendingHandshakes) {
+    const auto at = lanes_.find(pending_.front());
+    pending_.pop_front();
+    if (at == lanes_.end()) continue;
+    bury(loop_, std::move(at->second.lane));
+    lanes_.erase(at);
+  }
+}
+
+// ----------------------------------------------------------------------------------- handshake
+
+void Acceptor::on_hello(Lane& lane, const wire::Hello& hello) {
+  std::erase(pending_, &lane);
+  const auto version = wire::negotiate_version(hello.version_min, hello.version_max);
+  if (!version)
+    return reject(lane, Code::kVersionMismatch,
+                  fmt::format("you speak versions {}..{}, this engine {}..{}", hello.version_min,
+                              hello.version_max, wire::kVersionMin, wire::kVersionMax));
+  if (!accepting_) return reject(lane, Code::kShuttingDown, "this engine is shutting down");
+  if (hello.auth.scheme != 0)
+    return reject(lane, Code::kAuthFailed,
+                  fmt::format("authentication scheme {} is not supported", hello.auth.scheme));
+  if (hello.target_incarnation.is_set() && hello.target_incarnation != self_.incarnation)
+    return reject(lane, Code::kPeerRestarted,
+                  fmt::format("{} is another process now", self_.session_id));
+  wire::HelloAck ack;
+  ack.version = *version;
+  ack.incarnation = self_.incarnation;
+  ack.epoch = hello.epoch;
+  const auto entry = lanes_.find(&lane);
+  entry->second.peer = hello.incarnation;
+  entry->second.kind = hello.kind;
+  entry->second.since = loop_.now();
+  switch (hello.kind) {
+    case wire::LaneKind::kControl:
+      return open_epoch(lane, hello, std::move(ack));
+    case wire::LaneKind::kData:
+      return join_epoch(lane, hello, std::move(ack));
+    case wire::LaneKind::kProbe:
+      return accept_probe(lane, hello, std::move(ack));
+  }
+}
+
+Acceptor::Peer* Acceptor::find_or_add(const wire::Hello& hello) {
+  if (const auto at = peers_.find(hello.incarnation); at != peers_.end()) return &at->second;
+  if (peers_.size() >= config::kMaxInboundPeers) return nullptr;
+  Peer peer;
+  peer.incarnation = hello.incarnation;
+  return &peers_.emplace(hello.incarnation, std::move(peer)).first->second;
+}
+
+void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck ack) {
+  Peer* peer = find_or_add(hello);
+  if (peer == nullptr)
+    return reject(lane, Code::kResourceExhausted,
+                  fmt::format("{} peers are known already", peers_.size()));
+  if (hello.epoch.value <= peer->max_epoch)
+    return reject(lane, Code::kStaleEpoch,
+                  fmt::format("epoch {} is not above {}", hello.epoch.value, peer->max_epoch),
+                  peer->max_epoch);
+  drop_epoch(*peer);
+  peer->session_id = hello.session_id;
+  peer->max_epoch = hello.epoch.value;
+  for (std::size_t i = 0; i < peer->token.size(); i += sizeof(std::uint64_t))
+    store_le(peer->token.data() + i, random_.next());
+  peer->control = &lane;
+  peer->last_seen = loop_.now();
+  ack.token = peer->token;
+  ack.control_seq = peer->last_seq;
+  Serving serving;
+  serving.initiator = hello.incarnation;
+  serving.control = true;
+  lane.accept(std::move(ack), serving);
+  send_regions(lane);
+  lane.flush();
+  if (!hello.session_id.empty()) events_.on_peer_hello(hello.session_id, hello.incarnation);
+}
+
+void Acceptor::join_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck ack) {
+  const auto at = peers_.find(hello.incarnation);
+  if (at == peers_.end() || at->second.control == nullptr || at->second.max_epoch != hello.epoch.value ||
+      hello.token != at->second.token)
+    return reject(lane, Code::kStaleEpoch,
+                  fmt::format("epoch {} is not open", hello.epoch.value),
+                  at == peers_.end() ? 0 : at->second.max_epoch);
+  Peer& peer = at->second;
+  if (peer.data.size() >= config::kMaxInboundLanesPerPeer)
+    return reject(lane, Code::kResourceExhausted,
+                  fmt::format("{} lanes are open already", peer.data.size()));
+  peer.data.push_back(&lane);
+  Serving serving;
+  serving.initiator = hello.incarnation;
+  serving.data = true;
+  lane.accept(std::move(ack), serving);
+}
+
+void Acceptor::accept_probe(Lane& lane, const wire::Hello& hello, wire::HelloAck ack) {
+  if (probe_lanes_ >= config::kMaxInboundProbeLanes)
+    return reject(lane, Code::kResourceExhausted,
+                  fmt::format("{} probes are being answered already", probe_lanes_));
+  ++probe_lanes_;
+  Serving serving;
+  serving.initiator = hello.incarnation;
+  serving.scratch_bytes = config::kScratchBytes;
+  lane.accept(std::move(ack), serving);
+  if (!hello.session_id.empty()) events_.on_peer_hello(hello.session_id, hello.incarnation);
+}
+
+void Acceptor::reject(Lane& lane, Code code, std::string message, std::uint64_t epoch_seen) {
+  wire::HelloReject reject;
+  reject.code = code;
+  reject.message = std::move(message);
+  reject.incarnation = self_.incarnation;
+  reject.epoch_seen = Epoch(epoch_seen);
+  const auto at = lanes_.find(&lane);
+  at->second.peer = {};
+  at->second.kind = wire::LaneKind::kData;
+  at->second.since = loop_.now();
+  pending_.push_back(&lane);  // it closes itself; the sweep removes what lingers
+  lane.reject(reject);
+}
+
+// -------------------------------------------------------------------------------------- closing
+
+void Acceptor::drop(Lane& lane) {
+  const auto at = lanes_.find(&lane);
+  if (at == lanes_.end()) return;
+  if (at->second.peer.is_set()) {
+    if (at->second.kind == wire::LaneKind::kProbe) --probe_lanes_;
+    if (const auto peer = peers_.find(at->second.peer); peer != peers_.end()) {
+      if (peer->second.control == &lane) peer->second.control = nullptr;
+      std::erase(peer->second.data, &lane);
+    }
+  }
+  std::erase(pending_, &lane);
+  bury(loop_, std::move(at->second.lane));
+  lanes_.erase(at);
+}
+
+void Acceptor::drop_epoch(Peer& peer) {
+  const std::vector<Lane*> data = peer.data;
+  for (Lane* lane : data) drop(*lane);
+  if (peer.control != nullptr) drop(*peer.control);
+}
+
+void Acceptor::on_lane_down(Lane& lane, const Status& why) {
+  const auto at = lanes_.find(&lane);
+  if (at == lanes_.end()) return;
+  if (why.code() == Code::kProtocolError)
+    spdlog::warn("closed the connection from {}: {}", lane.peer().to_string(), why.to_string());
+  const Incarnation owner = at->second.peer;
+  const bool of_epoch = at->second.kind != wire::LaneKind::kProbe;
+  drop(lane);
+  // An epoch lives and dies as a whole.
+  if (!owner.is_set() || !of_epoch) return;
+  if (const auto peer = peers_.find(owner); peer != peers_.end()) drop_epoch(peer->second);
+}
+
+void Acceptor::arm_sweep() {
+  if (sweep_timer_.armed()) return;
+  sweep_timer_.arm(loop_.now() + std::chrono::seconds(1), [this] { sweep(); });
+}
+
+void Acceptor::sweep() {
+  const Time now = loop_.now();
+  std::vector<Lane*> old;
+  for (auto& [key, entry] : lanes_) {
+    if (!entry.peer.is_set()) {
+      if (now - entry.since > config::kHandshakeDeadline) old.push_back(entry.lane.get());
+    } else if (entry.kind == wire::LaneKind::kProbe) {
+      if (now - entry.since > config::kProbeLaneLifetime) old.push_back(entry.lane.get());
+    }
+  }
+  for (Lane* lane : old) drop(*lane);
+  for (auto at = peers_.begin(); at != peers_.end();) {
+    Peer& peer = at->second;
+    std::uint64_t progress = peer.control == nullptr ? 0 : peer.control->progress();
+    for (const Lane* lane : peer.data) progress += lane->progress();
+    if (progress != peer.progress) {
+      peer.progress = progress;
+      peer.last_seen = now;
+    }
+    const bool open = peer.control != nullptr || !peer.data.empty();
+    if (open && now - peer.last_seen > config::kInboundIdle) drop_epoch(peer);
+    if (!open && now - peer.last_seen > config::kForgetPeerAfter) {
+      at = peers_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  if (!lanes_.empty() || !peers_.empty()) arm_sweep();
+}
+
+// -------------------------------------------------------------------------------------- control
+
+void Acceptor::on_control(Lane& lane, std::uint64_t seq, Bytes body) {
+  const auto entry = lanes_.find(&lane);
+  if (entry == lanes_.end()) return;
+  const auto at = peers_.find(entry->second.peer);
+  if (at == peers_.end()) return;
+  Peer& peer = at->second;
+  if (seq != 0 && seq <= peer.last_seq) {
+    lane.send_control_ack(peer.last_seq);  // sent again because our word was lost
+    return;
+  }
+  const auto control = wire::parse_control(body);
+  if (!control || (seq != 0 && seq != peer.last_seq + 1)) {
+    const Status why = control ? Status(Code::kProtocolError, Origin::kPeer,
+                                        fmt::format("message {} after {}", seq, peer.last_seq))
+                               : control.error();
+    on_lane_down(lane, why);
+    return;
+  }
+  if (seq != 0) {
+    peer.last_seq = seq;
+    lane.send_control_ack(seq);
+  }
+  handle(lane, peer, *control);
+}
+
+void Acceptor::handle(Lane& lane, Peer& peer, const wire::Control& control) {
+  if (const auto* upper = std::get_if<wire::Upper>(&control)) {
+    events_.on_upper(peer.session_id, peer.incarnation, upper->kind,
+                     std::as_bytes(std::span(upper->body)));
+  } else if (const auto* notify = std::get_if<wire::Notify>(&control)) {
+    events_.on_notify({notify->name, notify->message});
+  } else if (const auto* goodbye = std::get_if<wire::Goodbye>(&control)) {
+    events_.on_peer_goodbye(peer.session_id, peer.incarnation, goodbye->reason);
+  } else if (std::holds_alternative<wire::RegionTableRequest>(control)) {
+    send_regions(lane);
+  }
+}
+
+void Acceptor::send_regions(Lane& lane) {
+  std::vector<memory::Region> open;
+  for (const memory::Region& region : regions_.list())
+    if (region.access != Access::kNone) open.push_back(region);
+  std::size_t next = 0;
+  do {
+    wire::RegionTablePart part;
+    part.version = regions_.version();
+    part.full = next == 0;
+    const std::size_t count = std::min(open.size() - next, wire::kMaxRegionsPerMessage);
+    for (std::size_t i = 0; i < count; ++i) {
+      const memory::Region& region = open[next + i];
+      part.added.push_back({region.ref, reinterpret_cast<std::uint64_t>(region.base),
+                            region.length, region.access});
+    }
+    next += count;
+    part.more = next < open.size();
+    lane.send_control(0, wire::encode_control(std::move(part)));
+  } while (next < open.size());
+}
+
+void Acceptor::announce_regions() {
+  if (announcing_) return;
+  announcing_ = true;
+  // Many registrations in one turn make one announcement.
+  loop_.post([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    announcing_ = false;
+    for (auto& [key, peer] : peers_) {
+      if (peer.control == nullptr) continue;
+      send_regions(*peer.control);
+      peer.control->flush();
+    }
+  });
+}
+
+}  // namespace kvmend::session

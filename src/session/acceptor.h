@@ -1,0 +1,105 @@
+// The receiving side of other engines' sessions: handshakes, epochs, fencing, control messages.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "env/event_loop.h"
+#include "env/network.h"
+#include "memory/region_table.h"
+#include "session/self.h"
+#include "transport/lane.h"
+
+namespace kvmend::session {
+
+/// What the acceptor reports. Loop thread.
+class AcceptorEvents {
+ public:
+  virtual ~AcceptorEvents() = default;
+  /// The engine that listens at `session_id` introduced itself (over any kind of lane). A hint that
+  /// it lives, no proof of who answers there.
+  virtual void on_peer_hello(const std::string& session_id, Incarnation incarnation) = 0;
+  virtual void on_peer_goodbye(const std::string& session_id, Incarnation incarnation,
+                               const std::string& reason) = 0;
+  virtual void on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,
+                        Bytes body) = 0;
+  virtual void on_notify(Notification notification) = 0;
+};
+
+/// Loop thread. Owns every inbound lane. Safety: an epoch is accepted only when it is higher than
+/// all seen from that incarnation, and the older lanes are closed before the answer leaves.
+class Acceptor final : public transport::AcceptObserver, private transport::LaneObserver {
+ public:
+  Acceptor(env::EventLoop& loop, env::Random& random, const Self& self,
+           const memory::RegionTable& regions, AcceptorEvents& events);
+  ~Acceptor() override;
+
+  void on_inbound_lane(std::unique_ptr<transport::Lane> lane) override;
+
+  /// Tells every initiator which regions the standing grant opens now.
+  void announce_regions();
+  /// Refuses new epochs and probes from now on (shutdown).
+  void stop_accepting() { accepting_ = false; }
+  void close_all();
+
+  [[nodiscard]] std::size_t lanes() const { return lanes_.size(); }
+  [[nodiscard]] std::size_t peers() const { return peers_.size(); }
+
+ private:
+  struct Peer {
+    Incarnation incarnation;
+    std::string session_id;
+    std::uint64_t max_epoch = 0;
+    wire::Token token{};
+    transport::Lane* control = nullptr;
+    std::vector<transport::Lane*> data;
+    std::uint64_t last_seq = 0;   // reliable control messages handed on
+    Time last_seen{};
+    std::uint64_t progress = 0;   // sum over the lanes at the last sweep
+  };
+  struct LaneEntry {
+    std::unique_ptr<transport::Lane> lane;
+    Incarnation peer;             // unset before the hello
+    wire::LaneKind kind{};
+    Time since{};
+    std::uint64_t progress = 0;   // at the last sweep, of probe lanes
+  };
+
+  void on_hello(transport::Lane& lane, const wire::Hello& hello) override;
+  void on_control(transport::Lane& lane, std::uint64_t seq, Bytes body) override;
+  void on_lane_down(transport::Lane& lane, const Status& why) override;
+
+  void open_epoch(transport::Lane& lane, const wire::Hello& hello, wire::HelloAck ack);
+  void join_epoch(transport::Lane& lane, const wire::Hello& hello, wire::HelloAck ack);
+  void accept_probe(transport::Lane& lane, const wire::Hello& hello, wire::HelloAck ack);
+  void reject(transport::Lane& lane, Code code, std::string message, std::uint64_t epoch_seen = 0);
+  void handle(transport::Lane& lane, Peer& peer, const wire::Control& control);
+  void drop_epoch(Peer& peer);
+  void drop(transport::Lane& lane);
+  void send_regions(transport::Lane& lane);
+  Peer* find_or_add(const wire::Hello& hello);
+  void shed_pending();
+  void sweep();
+  void arm_sweep();
+
+  env::EventLoop& loop_;
+  env::Random& random_;
+  const Self& self_;
+  const memory::RegionTable& regions_;
+  AcceptorEvents& events_;
+  std::unordered_map<const transport::Lane*, LaneEntry> lanes_;
+  std::unordered_map<Incarnation, Peer> peers_;
+  std::deque<const transport::Lane*> pending_;  // no hello yet, oldest first
+  std::size_t probe_lanes_ = 0;
+  env::ScopedTimer sweep_timer_;
+  bool accepting_ = true;
+  bool announcing_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace kvmend::session

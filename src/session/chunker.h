@@ -1,0 +1,17 @@
+// Cuts transfers into chunks. Pure.
+#pragma once
+
+#include "session/transfer_state.h"
+#include "transport/chunk.h"
+
+namespace kvmend::session {
+
+/// The next part of `transfer` that hasn't been sent (what must be sent again comes first), at most
+/// `max_bytes` and wire::kMaxSlicesPerFrame slices; its cursor moves on. `has_unsent` must hold.
+[[nodiscard]] ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes);
+
+/// The chunk of a span, as a view of the transfer's pieces.
+[[nodiscard]] transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span,
+                                          ChunkId id);
+
+}  // namespace kvmend::session

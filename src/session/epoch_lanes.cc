@@ -1,0 +1,157 @@
+#include "session/epoch_lanes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/try.h"
+#include "session/graveyard.h"
+
+namespace kvmend::session {
+
+using transport::Lane;
+
+EpochLanes::EpochLanes(env::EventLoop& loop, transport::Transport& transport, const Self& self,
+                       Address peer, Incarnation target, std::uint64_t epoch,
+                       Duration connect_deadline, EpochEvents& events)
+    : loop_(loop),
+      transport_(transport),
+      self_(self),
+      peer_(std::move(peer)),
+      target_(target),
+      epoch_(epoch),
+      connect_deadline_(connect_deadline),
+      events_(events),
+      deadline_(loop) {}
+
+EpochLanes::~EpochLanes() { close(); }
+
+Status EpochLanes::start() {
+  wire::Hello hello = self_.hello(wire::LaneKind::kControl, target_);
+  hello.epoch = Epoch(epoch_);
+  auto lane = transport_.connect(peer_, hello, this);
+  if (!lane) return lane.error();
+  control_ = std::move(*lane);
+  deadline_.arm(loop_.now() + connect_deadline_, [this] {
+    fail({Code::kPeerSilent, Origin::kPeer,
+          fmt::format("{} didn't answer the handshake within {} ms", peer_.to_string(),
+                      std::chrono::duration_cast<std::chrono::milliseconds>(connect_deadline_)
+                          .count())});
+  });
+  return Status::ok();
+}
+
+void EpochLanes::close() {
+  closed_ = true;
+  up_ = false;
+  deadline_.cancel();
+  bury(loop_, std::move(control_));
+  for (auto& lane : data_) bury(loop_, std::move(lane));
+  data_.clear();
+}
+
+void EpochLanes::fail(const Status& why) {
+  if (closed_) return;
+  close();
+  events_.on_epoch_down(why);
+}
+
+Status EpochLanes::dial_data_lanes() {
+  wire::Hello hello = self_.hello(wire::LaneKind::kData, ack_.incarnation);
+  hello.epoch = Epoch(epoch_);
+  hello.token = ack_.token;
+  for (int i = 0; i < self_.options.tcp.data_lanes; ++i) {
+    hello.lane_index = static_cast<std::uint32_t>(i);
+    auto lane = transport_.connect(peer_, hello, this);
+    if (!lane) return lane.error();
+    data_.push_back(std::move(*lane));
+  }
+  return Status::ok();
+}
+
+void EpochLanes::on_hello_ack(Lane& lane, const wire::HelloAck& ack) {
+  if (closed_) return;
+  if (ack.epoch.value != epoch_ || (target_.is_set() && ack.incarnation != target_))
+    return fail({Code::kProtocolError, Origin::kPeer,
+                 fmt::format("{} answered for another epoch or process", peer_.to_string())});
+  if (&lane == control_.get()) {
+    ack_ = ack;
+    const Status status = dial_data_lanes();
+    if (!status.is_ok()) fail(status);
+    return;
+  }
+  if (ack.incarnation != ack_.incarnation)
+    return fail({Code::kPeerRestarted, Origin::kPeer,
+                 fmt::format("{} changed during the handshake", peer_.to_string())});
+  if (++joined_ < data_.size()) return;
+  up_ = true;
+  deadline_.cancel();
+  events_.on_epoch_up(ack_);
+}
+
+void EpochLanes::on_hello_reject(Lane&, const wire::HelloReject& reject) {
+  if (closed_) return;
+  close();
+  events_.on_epoch_rejected(reject);
+}
+
+void EpochLanes::on_lane_down(Lane&, const Status& why) { fail(why); }
+
+void EpochLanes::on_chunk_done(Lane&, const wire::AckEntry& result) {
+  if (!closed_) events_.on_chunk_done(result);
+}
+
+void EpochLanes::on_control(Lane&, std::uint64_t, Bytes body) {
+  if (!closed_) events_.on_control(body);
+}
+
+void EpochLanes::on_control_ack(Lane&, std::uint64_t seq) {
+  if (!closed_) events_.on_control_ack(seq);
+}
+
+void EpochLanes::on_pong(Lane&, std::uint64_t) {
+  if (!closed_) events_.on_pong();
+}
+
+void EpochLanes::send_control(std::uint64_t seq, Bytes body) {
+  if (control_) control_->send_control(seq, body);
+}
+
+void EpochLanes::send_ping(std::uint64_t nonce) {
+  if (control_) control_->send_ping(nonce);
+}
+
+void EpochLanes::post(const transport::Chunk& chunk) {
+  const auto lane = std::ranges::min_element(data_, {}, [](const auto& l) {
+    return l->outstanding_bytes();
+  });
+  (*lane)->post(chunk);
+}
+
+void EpochLanes::detach(ChunkId chunk) {
+  for (const auto& lane : data_) lane->detach(chunk);
+}
+
+void EpochLanes::flush() {
+  // A lane may break while it is flushed, which closes the whole epoch.
+  if (control_) control_->flush();
+  for (std::size_t i = 0; i < data_.size(); ++i) data_[i]->flush();
+}
+
+std::uint64_t EpochLanes::progress() const {
+  std::uint64_t sum = control_ ? control_->progress() : 0;
+  for (const auto& lane : data_) sum += lane->progress();
+  return sum;
+}
+
+std::uint64_t EpochLanes::outstanding_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& lane : data_) sum += lane->outstanding_bytes();
+  return sum;
+}
+
+std::string_view EpochLanes::transport_name() const {
+  return data_.empty() ? std::string_view("none") : data_.front()->transport_name();
+}
+
+}  // namespace kvmend::session

@@ -1,0 +1,404 @@
+// Life and recovery of a session; its transfers are in session_transfers.cc.
+#include "session/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/config.h"
+#include "base/log.h"
+
+namespace kvmend::session {
+
+using health::Action;
+using health::State;
+
+Session::Session(SessionHost& host, Address peer, health::SessionKey key)
+    : host_(host),
+      peer_(std::move(peer)),
+      id_(peer_.to_string()),
+      key_(key),
+      health_(host.health_options, host.self_view(), host.random.next(), host.loop.now()),
+      reconnect_timer_(host.loop),
+      tick_(host.loop) {
+  epoch_attempt_ = health_.attempt();
+  open_epoch();
+  arm();
+}
+
+Session::~Session() = default;
+
+// ------------------------------------------------------------------------------- what health says
+
+void Session::apply(const health::Outcome& out, const Status& cause) {
+  const bool changed = out.from != out.to;
+  if (out.has(Action::kDropLanes)) drop_epoch();
+  if (changed && out.to == State::kFailed) unadmit_all();
+  if (out.has(Action::kFailOldPlan)) fail_old_plan();
+  if (out.has(Action::kCancelProbes)) cancel_probes();
+  if (out.has(Action::kReconnect)) {
+    epoch_attempt_ = out.attempt;
+    open_epoch();
+  }
+  if (out.has(Action::kScheduleProbe))
+    host_.schedule_probe(*this, out.probe_at, out.probe_demanded);
+  if (out.has(Action::kHeartbeat) && epoch_ && epoch_->up()) {
+    pinging_ = true;
+    epoch_->send_ping(host_.random.next());
+    epoch_->flush();
+  }
+  if (changed) {
+    const Status& why = cause.is_ok() ? health_.last_cause() : cause;
+    host_.events.on_session_state(id_, out.from, out.to, why);
+  }
+  if (out.has(Action::kAnnounceBlacklisted)) {
+    last_detect_ = host_.loop.now() - health_.last_life();
+    spdlog::warn("session {} is blacklisted: {}", id_, health_.last_cause().to_string());
+    host_.blacklisted(*this);
+  }
+  if (out.has(Action::kAnnounceRecovered) && out.recovery) {
+    last_detect_ = out.recovery->time_to_detect;
+    last_recover_ = out.recovery->time_to_recover;
+    spdlog::info("session {} recovered after {:.3f} s (lifted by {}; it began with: {})", id_,
+                 to_seconds(out.recovery->time_to_recover),
+                 lifted_by_name(out.recovery->lifted_by), out.recovery->first_cause.to_string());
+    host_.lifted(*this);
+    host_.events.on_recovered(id_, *out.recovery);
+  }
+  if (out.has(Action::kFailParked)) {
+    const Status why = health_.refusal();
+    std::vector<TransferPtr> parked;
+    for (const auto& [id, transfer] : transfers_)
+      if (!transfer->admitted) parked.push_back(transfer);
+    for (const TransferPtr& transfer : parked) finish(transfer, why);
+  }
+  if (changed && out.to == State::kFailed) settle_openings(health_.refusal());
+  if (out.has(Action::kReleaseParked)) schedule_pump();
+  if (out.has(Action::kFree)) {
+    fail_all(Status(Code::kSessionFailed, Origin::kLocal,
+                    fmt::format("session {} was given up", id_)));
+    tick_.cancel();
+    reconnect_timer_.cancel();
+    host_.lifted(*this);
+    host_.retired(*this);
+    return;
+  }
+  if (changed) {
+    schedule_pump();
+    update_parked();
+  }
+  arm();
+}
+
+void Session::failed(const Status& why) {
+  const Time now = host_.loop.now();
+  apply(health_.on_failure({why, epoch_attempt_, now}, now), why);
+}
+
+// ------------------------------------------------------------------------------------------ epochs
+
+void Session::open_epoch() {
+  drop_epoch();
+  reconnect_timer_.cancel();
+  heard_ = false;
+  const std::int64_t stretch = host_.self_view().stretch;
+  epoch_ = std::make_unique<EpochLanes>(
+      host_.loop, host_.transport, host_.self, peer_, health_.peer(), next_epoch_++,
+      host_.self.options.recovery.connect_deadline * stretch, static_cast<EpochEvents&>(*this));
+  const Status status = epoch_->start();
+  if (status.is_ok()) return;
+  // A shortage here says nothing about the peer: wait for ports or memory and try again.
+  drop_epoch();
+  const Time now = host_.loop.now();
+  apply(health_.on_failure({status, epoch_attempt_, now}, now), status);
+  if (epoch_) return;
+  reconnect_delay_ = std::clamp<Duration>(reconnect_delay_ * 2, config::kReconnectFirst,
+                                          config::kReconnectMax);
+  reconnect_timer_.arm(now + reconnect_delay_, [this] { open_epoch(); });
+}
+
+void Session::drop_epoch() {
+  if (!epoch_) return;
+  epoch_->close();
+  host_.loop.post([epoch = std::move(epoch_)] {});
+  pinging_ = false;
+  watch_.end();
+  // What the peer hasn't confirmed goes again over the next epoch. By number: the order of sending.
+  std::vector<std::pair<ChunkId, InFlight>> lost;
+  lost.reserve(in_flight_.size());
+  for (auto& entry : in_flight_) lost.emplace_back(entry.first, std::move(entry.second));
+  std::ranges::sort(lost, {}, [](const auto& e) { return e.first; });
+  in_flight_.clear();
+  in_flight_bytes_ = 0;
+  for (auto& [id, chunk] : lost) {
+    chunk.transfer->resend.push_back(chunk.span);
+    --chunk.transfer->chunks_in_flight;
+    ++chunk.transfer->retries;
+    ++retries_;
+    host_.events.on_chunk_retry(id_);
+  }
+  for (auto at = lost.rbegin(); at != lost.rend(); ++at) enqueue(at->second.transfer, true);
+  outbox_.rewind();
+  regions_requested_ = false;
+}
+
+void Session::on_epoch_up(const wire::HelloAck& ack) {
+  const Time now = host_.loop.now();
+  reconnect_delay_ = {};
+  if (outbox_target_ != ack.incarnation) {
+    if (outbox_target_.is_set()) outbox_.reset();
+    outbox_target_ = ack.incarnation;
+  }
+  outbox_.acknowledge(ack.control_seq);
+  last_progress_ = epoch_->progress();
+  if (!pinned_.is_set()) pinned_ = ack.incarnation;
+  if (announced_ != ack.incarnation) {
+    const Incarnation old = std::exchange(announced_, ack.incarnation);
+    host_.events.on_peer_incarnation(id_, old, ack.incarnation);
+  }
+  apply(health_.on_connected(ack.incarnation, epoch_attempt_, now));
+  if (!epoch_ || !epoch_->up()) return;
+  if (health_.state() == State::kHealthy) settle_openings(Status::ok());
+  send_waiting_control();
+  pump();
+}
+
+void Session::on_epoch_rejected(const wire::HelloReject& reject) {
+  const Time now = host_.loop.now();
+  drop_epoch();
+  if (reject.code == Code::kPeerRestarted) {
+    apply(health_.on_peer_hello(reject.incarnation, now),
+          Status(Code::kPeerRestarted, Origin::kPeer, reject.message));
+    if (!epoch_ && !health_.blacklisted() && health_.state() != State::kRetired) open_epoch();
+    return;
+  }
+  if (reject.code == Code::kStaleEpoch)
+    next_epoch_ = std::max(next_epoch_, reject.epoch_seen.value + 1);
+  const Status why(reject.code, Origin::kPeer,
+                   fmt::format("{} refused the session: {}", id_, reject.message));
+  failed(why);
+  // What no retry can mend is told at once.
+  if (reject.code == Code::kVersionMismatch || reject.code == Code::kAuthFailed) {
+    fail_all(why);
+    settle_openings(why);
+  }
+  if (!epoch_ && !health_.blacklisted() && health_.state() != State::kRetired &&
+      !reconnect_timer_.armed()) {
+    reconnect_timer_.arm(now + config::kReconnectFirst, [this] { open_epoch(); });
+  }
+}
+
+void Session::on_epoch_down(const Status& why) {
+  drop_epoch();
+  failed(why);
+  // Health says nothing about local shortages and such: the session itself must go on.
+  if (!epoch_ && !health_.blacklisted() && health_.state() != State::kRetired &&
+      !reconnect_timer_.armed()) {
+    reconnect_timer_.arm(host_.loop.now() + config::kReconnectFirst, [this] { open_epoch(); });
+  }
+}
+
+void Session::fail_old_plan() {
+  const Incarnation now = health_.peer();
+  const Status why(Code::kPeerRestarted, Origin::kPeer,
+                   fmt::format("peer restarted: another process answers at {}", id_));
+  outbox_.reset();
+  outbox_target_ = {};
+  regions_.reset();
+  regions_builder_.reset();
+  if (now.is_set() && announced_ != now) {
+    const Incarnation old = std::exchange(announced_, now);
+    host_.events.on_peer_incarnation(id_, old, now);
+  }
+  std::vector<TransferPtr> old_plan;
+  for (const auto& [id, transfer] : transfers_)
+    if (!now.is_set() || transfer->target != now) old_plan.push_back(transfer);
+  std::ranges::sort(old_plan, {}, [](const TransferPtr& t) { return t->id; });
+  for (const TransferPtr& transfer : old_plan) finish(transfer, why);
+}
+
+// ------------------------------------------------------------------------------------------ probes
+
+void Session::cancel_probes() {
+  host_.unschedule_probe(*this);
+  for (auto& probe : probes_) {
+    host_.loop.post([probe = std::move(probe)] {});
+    host_.probe_finished();
+  }
+  probes_.clear();
+}
+
+void Session::start_probe() {
+  const Time now = host_.loop.now();
+  const std::int64_t stretch = host_.self_view().stretch;
+  auto probe = std::make_unique<Probe>(
+      host_.loop, host_.random, host_.transport, host_.self, peer_, Incarnation{},
+      now + host_.health_options.probe_deadline * stretch, nullptr);
+  Probe* raw = probe.get();
+  raw->set_done([this, raw](const ProbeResult& result) { probe_done(raw, result); });
+  probes_.push_back(std::move(probe));
+  raw->start();
+  apply(health_.on_probe_started(now));
+}
+
+void Session::probe_done(Probe* probe, const ProbeResult& result) {
+  const auto at = std::ranges::find_if(probes_, [&](const auto& p) { return p.get() == probe; });
+  if (at == probes_.end()) return;
+  const Time started = probe->started();
+  host_.loop.post([finished = std::move(*at)] {});
+  probes_.erase(at);
+  host_.probe_finished();
+  host_.events.on_probe_done(id_, result.status);
+  const Time now = host_.loop.now();
+  apply(result.status.is_ok() ? health_.on_probe_passed(started, result.incarnation, now)
+                              : health_.on_probe_failed(started, result.status, now),
+        result.status);
+}
+
+// ----------------------------------------------------------------------------------- peer's news
+
+void Session::on_peer_hello(Incarnation incarnation) {
+  apply(health_.on_peer_hello(incarnation, host_.loop.now()));
+}
+
+void Session::on_new_registration(Incarnation incarnation) {
+  apply(health_.on_new_registration(incarnation, host_.loop.now()));
+}
+
+void Session::on_peer_goodbye(Incarnation incarnation, const std::string& reason) {
+  if (incarnation != health_.peer()) return;
+  failed({Code::kShuttingDown, Origin::kPeer, fmt::format("{} says goodbye: {}", id_, reason)});
+}
+
+void Session::on_gap() {
+  const Time now = host_.loop.now();
+  watch_.forgive(now);
+  host_.schedule_probe(*this, now, true);
+}
+
+void Session::open(Time deadline, Opened opened) {
+  const Time now = host_.loop.now();
+  apply(health_.on_demand(now));
+  openings_.push_back({deadline, std::move(opened)});
+  if (health_.state() == State::kHealthy && epoch_ && epoch_->up()) {
+    settle_openings(Status::ok());
+    return;
+  }
+  arm();
+}
+
+void Session::settle_openings(const Status& status) {
+  if (openings_.empty()) return;
+  if (status.is_ok()) pinned_ = health_.peer();
+  for (Opening& opening : std::exchange(openings_, {})) opening.opened(status);
+}
+
+// ------------------------------------------------------------------------------------------- timers
+
+void Session::update_watch() {
+  const bool waits = epoch_ && epoch_->up() &&
+                     (!in_flight_.empty() || pinging_ || !outbox_.empty());
+  if (waits) {
+    watch_.begin(host_.loop.now());
+  } else {
+    watch_.end();
+  }
+}
+
+void Session::arm() {
+  if (health_.state() == State::kRetired) return;
+  update_watch();
+  Time when = health_.next_timer();
+  if (!deadlines_.empty()) when = std::min(when, deadlines_.begin()->first);
+  for (const Opening& opening : openings_) when = std::min(when, opening.deadline);
+  const Time silent = watch_.deadline(host_.health_options, host_.self_view().stretch);
+  if (silent != kForever) {
+    // Bytes that the peer's host acknowledged are seen only by looking.
+    const Duration look = host_.health_options.progress_deadline / 8;
+    when = std::min({when, silent, host_.loop.now() + look});
+  }
+  if (tick_.armed() && tick_.when() <= when) return;
+  tick_.arm(when, [this] { on_tick(); });
+}
+
+void Session::on_tick() {
+  const Time now = host_.loop.now();
+  std::weak_ptr<bool> alive = alive_;
+  if (epoch_ && epoch_->up()) {
+    const std::uint64_t progress = epoch_->progress();
+    if (progress != last_progress_) {
+      last_progress_ = progress;
+      watch_.progress(now);
+    }
+    if (now >= watch_.deadline(host_.health_options, host_.self_view().stretch)) {
+      const Status why(
+          Code::kPeerSilent, Origin::kPeer,
+          fmt::format("{} took no byte for {} ms", id_,
+                      std::chrono::duration_cast<std::chrono::milliseconds>(
+                          host_.health_options.progress_deadline * host_.self_view().stretch)
+                          .count()));
+      drop_epoch();
+      failed(why);
+      if (alive.expired()) return;
+    }
+  }
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const auto at = transfers_.find(deadlines_.begin()->second);
+    deadlines_.erase(deadlines_.begin());
+    if (at == transfers_.end()) continue;
+    const TransferPtr transfer = at->second;
+    finish(transfer, expired(*transfer));
+  }
+  if (!openings_.empty()) {
+    std::vector<Opening> due;
+    for (auto at = openings_.begin(); at != openings_.end();) {
+      if (at->deadline <= now) {
+        due.push_back(std::move(*at));
+        at = openings_.erase(at);
+      } else {
+        ++at;
+      }
+    }
+    for (Opening& opening : due)
+      opening.opened(health_.blacklisted()
+                         ? health_.refusal()
+                         : Status(Code::kDeadlineExceeded, Origin::kLocal,
+                                  fmt::format("session {} is still {}", id_,
+                                              health::state_name(health_.state()))));
+  }
+  if (now >= health_.next_timer()) apply(health_.on_timer(now));
+  if (alive.expired()) return;
+  arm();
+}
+
+void Session::retire() { apply(health_.on_retire(host_.loop.now())); }
+
+SessionInfo Session::info() const {
+  const Time now = host_.loop.now();
+  SessionInfo info;
+  info.session_id = id_;
+  info.state = health::state_name(health_.state());
+  info.incarnation = health_.peer();
+  info.epoch = epoch_ ? epoch_->number() : next_epoch_ - 1;
+  info.lanes = epoch_ && epoch_->up() ? static_cast<std::uint32_t>(epoch_->lanes()) : 0;
+  info.transport = epoch_ ? epoch_->transport_name() : "none";
+  info.queued_transfers = transfers_.size();
+  info.outstanding_bytes = in_flight_bytes_;
+  info.bytes_written = bytes_written_;
+  info.bytes_read = bytes_read_;
+  info.transfers_ok = ok_;
+  info.transfers_failed = failed_;
+  info.retries = retries_;
+  info.recoveries = health_.counters().recoveries;
+  info.last_detect_seconds = to_seconds(last_detect_);
+  info.last_recover_seconds = to_seconds(last_recover_);
+  if (!health_.last_cause().is_ok()) info.last_error = health_.last_cause().to_string();
+  for (const health::HistoryEntry& entry : health_.history())
+    info.history.push_back({to_seconds(now - entry.at), std::string(state_name(entry.from)),
+                            std::string(state_name(entry.to)),
+                            entry.cause.is_ok() ? std::string(event_name(entry.event))
+                                                : entry.cause.to_string()});
+  return info;
+}
+
+}  // namespace kvmend::session

@@ -1,0 +1,385 @@
+// A session's transfers: queue, chunks in flight, results.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/config.h"
+#include "session/chunker.h"
+#include "session/session.h"
+
+namespace kvmend::session {
+
+using health::State;
+
+void Session::submit(TransferPtr transfer) {
+  const Time now = host_.loop.now();
+  for (const transport::Piece& piece : transfer->pieces) transfer->total_bytes += piece.length;
+  transfers_.emplace(transfer->id, transfer);
+  apply(health_.on_demand(now));
+  const Incarnation meant = transfer->target.is_set() ? transfer->target : pinned_;
+  if (meant.is_set() && health_.peer().is_set() && meant != health_.peer()) {
+    finish(transfer, Status(Code::kPeerRestarted, Origin::kPeer,
+                            fmt::format("peer restarted: another process answers at {}; open the "
+                                        "session again to accept it",
+                                        id_)));
+    return;
+  }
+  index_deadline(transfer, transfer->deadline);
+  enqueue(transfer, false);
+  if (health_.blacklisted()) {
+    index_deadline(transfer, health_.park_until(transfer->deadline, now));
+    if (health_.state() == State::kFailed &&
+        health_.admit().verdict == health::Admission::Verdict::kRefuse) {
+      finish(transfer, health_.refusal());
+      return;
+    }
+  }
+  update_parked();
+  schedule_pump();
+}
+
+void Session::index_deadline(const TransferPtr& transfer, Time when) {
+  deadlines_.erase({transfer->expires, transfer->id});
+  transfer->expires = when;
+  if (when == kForever) return;
+  deadlines_.emplace(when, transfer->id);
+  arm();
+}
+
+void Session::enqueue(const TransferPtr& transfer, bool front) {
+  if (transfer->queued || transfer->done) return;
+  transfer->queued = true;
+  std::list<TransferPtr>& queue = transfer->urgent ? urgent_ : queue_;
+  if (front) {
+    queue.push_front(transfer);
+  } else {
+    queue.push_back(transfer);
+  }
+}
+
+void Session::unadmit_all() {
+  const Time now = host_.loop.now();
+  for (const auto& [id, transfer] : transfers_) {
+    if (!transfer->admitted) continue;
+    transfer->admitted = false;
+    --admitted_;
+    health_.release(transfer->ticket);
+    transfer->ticket = {};
+  }
+  if (host_.health_options.park_max == Duration::max()) return;
+  for (const auto& [id, transfer] : transfers_)
+    index_deadline(transfer, health_.park_until(transfer->deadline, now));
+}
+
+void Session::update_parked() {
+  if (health_.state() == State::kRetired) return;
+  const std::size_t waiting = transfers_.size() - admitted_ + (outbox_.empty() ? 0U : 1U) +
+                              openings_.size();
+  const std::size_t parked = health_.state() == State::kFailed ? waiting : 0;
+  apply(health_.set_parked(parked, host_.loop.now()));
+}
+
+void Session::schedule_pump() {
+  if (pump_scheduled_) return;
+  pump_scheduled_ = true;
+  host_.loop.at_end_of_turn([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    pump_scheduled_ = false;
+    pump();
+  });
+}
+
+bool Session::window_open() const {
+  return in_flight_bytes_ < host_.self.options.window_bytes &&
+         in_flight_.size() < host_.self.options.window_chunks;
+}
+
+void Session::pump() {
+  if (!epoch_ || !epoch_->up()) return;
+  send_waiting_control();
+  bool posted = false;
+  for (std::list<TransferPtr>* queue : {&urgent_, &queue_}) {
+    auto at = queue->begin();
+    while (at != queue->end() && epoch_ && window_open()) {
+      const TransferPtr transfer = *at;
+      if (!ready_to_send(transfer)) {
+        if (transfer->done) {  // refused, or its addresses are wrong: gone from the queue
+          at = queue->begin();
+          continue;
+        }
+        ++at;
+        continue;
+      }
+      while (transfer->has_unsent() && window_open()) {
+        const ChunkSpan span = next_span(*transfer, host_.self.options.chunk_bytes);
+        const ChunkId id = host_.next_chunk_id();
+        in_flight_bytes_ += span.bytes;
+        ++transfer->chunks_in_flight;
+        in_flight_.emplace(id, InFlight{transfer, span});
+        epoch_->post(make_chunk(*transfer, span, id));
+        posted = true;
+      }
+      if (transfer->has_unsent()) break;
+      transfer->queued = false;
+      at = queue->erase(at);
+    }
+  }
+  if (posted && epoch_) epoch_->flush();
+  arm();
+}
+
+bool Session::ready_to_send(const TransferPtr& transfer) {
+  if (transfer->raw && !translate(transfer)) return false;
+  if (transfer->admitted) return true;
+  const health::Admission admission = health_.admit();
+  switch (admission.verdict) {
+    case health::Admission::Verdict::kDispatch:
+      transfer->admitted = true;
+      transfer->ticket = admission.ticket;
+      ++admitted_;
+      index_deadline(transfer, transfer->deadline);
+      return true;
+    case health::Admission::Verdict::kPark:
+      return false;
+    case health::Admission::Verdict::kRefuse:
+      finish(transfer, health_.refusal());
+      return false;
+  }
+  return false;
+}
+
+bool Session::translate(const TransferPtr& transfer) {
+  if (!regions_) return false;  // comes with the handshake
+  // First all, then in place: a piece that can't be translated leaves the others as they were.
+  for (const transport::Piece& piece : transfer->pieces) {
+    const auto place = regions_->translate(piece.offset, piece.length);
+    if (!place) {
+      // Perhaps it was registered a moment ago: look once at the peer's table of now.
+      if (!transfer->asked_again) {
+        transfer->asked_again = true;
+        regions_.reset();
+        epoch_->send_control(0, wire::encode_control(wire::RegionTableRequest{}));
+        epoch_->flush();
+        return false;
+      }
+      finish(transfer, place.error());
+      return false;
+    }
+  }
+  for (transport::Piece& piece : transfer->pieces) {
+    const auto place = regions_->translate(piece.offset, piece.length);
+    piece.region = place->region;
+    piece.offset = place->offset;
+  }
+  transfer->raw = false;
+  return true;
+}
+
+// --------------------------------------------------------------------------------------- results
+
+Status Session::chunk_error(const InFlight& chunk, const wire::AckEntry& result) const {
+  const TransferState& transfer = *chunk.transfer;
+  const std::size_t index =
+      std::min<std::size_t>(chunk.span.first_piece + result.argument, transfer.pieces.size() - 1);
+  const transport::Piece& piece = transfer.pieces[index];
+  return {result.code, result.origin,
+          fmt::format("{} refused {} {} bytes {} region {} offset {} (slice {} of {}): {}", id_,
+                      transfer.opcode == Opcode::kWrite ? "writing" : "reading", piece.length,
+                      transfer.opcode == Opcode::kWrite ? "to" : "from", piece.region.slot,
+                      piece.offset, index, transfer.pieces.size(), code_name(result.code))};
+}
+
+void Session::on_chunk_done(const wire::AckEntry& result) {
+  const auto at = in_flight_.find(result.chunk);
+  if (at == in_flight_.end()) return;
+  InFlight chunk = std::move(at->second);
+  in_flight_.erase(at);
+  in_flight_bytes_ -= chunk.span.bytes;
+  const TransferPtr& transfer = chunk.transfer;
+  --transfer->chunks_in_flight;
+  const Time now = host_.loop.now();
+  watch_.progress(now);
+  if (!heard_) {
+    heard_ = true;
+    apply(health_.on_life(now));
+  }
+  // "Already complete": the receiver closed the room with these very bytes in place.
+  if (result.code == Code::kOk || result.code == Code::kAlreadyExists) {
+    transfer->acked_bytes += chunk.span.bytes;
+    (transfer->opcode == Opcode::kWrite ? bytes_written_ : bytes_read_) += chunk.span.bytes;
+    if (transfer->acked_bytes == transfer->total_bytes) data_complete(transfer);
+  } else if (result.code == Code::kChecksumMismatch &&
+             chunk.span.mismatches < config::kMaxChecksumRetries) {
+    ++chunk.span.mismatches;
+    ++transfer->retries;
+    ++retries_;
+    host_.events.on_chunk_retry(id_);
+    transfer->resend.push_back(chunk.span);
+    enqueue(transfer, true);
+  } else {
+    const Status why = chunk_error(chunk, result);
+    finish(transfer, why);
+    failed(why);
+  }
+  schedule_pump();
+}
+
+void Session::data_complete(const TransferPtr& transfer) {
+  if (!transfer->notify) {
+    finish(transfer, Status::ok());
+    return;
+  }
+  const auto seq =
+      outbox_.add(wire::encode_control(wire::Notify{transfer->notify->name,
+                                                    transfer->notify->message}));
+  if (!seq) {
+    finish(transfer, seq.error());
+    return;
+  }
+  transfer->notify_seq = *seq;
+  notifying_.emplace(*seq, transfer);
+  send_waiting_control();
+  if (epoch_) epoch_->flush();
+}
+
+void Session::finish(const TransferPtr& transfer, const Status& status) {
+  if (transfer->done) return;
+  const TransferPtr keep = transfer;
+  keep->done = true;
+  transfers_.erase(keep->id);
+  deadlines_.erase({keep->expires, keep->id});
+  if (keep->queued) {
+    std::erase(keep->urgent ? urgent_ : queue_, keep);
+    keep->queued = false;
+  }
+  if (keep->notify_seq != 0) notifying_.erase(keep->notify_seq);
+  if (keep->chunks_in_flight > 0) {
+    for (auto at = in_flight_.begin(); at != in_flight_.end();) {
+      if (at->second.transfer != keep) {
+        ++at;
+        continue;
+      }
+      if (epoch_) epoch_->detach(at->first);
+      in_flight_bytes_ -= at->second.span.bytes;
+      at = in_flight_.erase(at);
+    }
+    keep->chunks_in_flight = 0;
+  }
+  const Time now = host_.loop.now();
+  if (keep->admitted) --admitted_;
+  ++(status.is_ok() ? ok_ : failed_);
+  host_.events.on_transfer_done(*keep, status, now);
+  if (keep->on_done) std::exchange(keep->on_done, nullptr)(status);
+  if (keep->admitted && status.is_ok()) {
+    apply(health_.on_transfer_ok(keep->ticket, now));
+  } else if (keep->admitted) {
+    health_.release(keep->ticket);
+  }
+  keep->admitted = false;
+  update_parked();
+  schedule_pump();
+}
+
+Status Session::expired(const TransferState& transfer) const {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(host_.loop.now() -
+                                                                        transfer.submitted);
+  if (!transfer.admitted && health_.blacklisted()) {
+    const Status why = health_.refusal();
+    return {Code::kSessionFailed, why.origin(),
+            fmt::format("waited {} ms for {}: {}", ms.count(), id_, why.detail()),
+            why.sys_errno()};
+  }
+  return {Code::kDeadlineExceeded, Origin::kLocal,
+          fmt::format("{} of {} bytes were confirmed by {} within {} ms (session {}{}{})",
+                      transfer.acked_bytes, transfer.total_bytes, id_, ms.count(),
+                      health::state_name(health_.state()),
+                      health_.last_cause().is_ok() ? "" : "; last error: ",
+                      health_.last_cause().is_ok() ? "" : health_.last_cause().to_string())};
+}
+
+void Session::fail_users_of(const std::byte* base, std::uint64_t length, const Status& why) {
+  std::vector<TransferPtr> users;
+  for (const auto& [id, transfer] : transfers_) {
+    const bool uses = std::ranges::any_of(transfer->pieces, [&](const transport::Piece& piece) {
+      return piece.local < base + length && base < piece.local + piece.length;
+    });
+    if (uses) users.push_back(transfer);
+  }
+  for (const TransferPtr& transfer : users) finish(transfer, why);
+}
+
+void Session::fail_all(const Status& why) {
+  std::vector<TransferPtr> all;
+  for (const auto& [id, transfer] : transfers_) all.push_back(transfer);
+  std::ranges::sort(all, {}, [](const TransferPtr& t) { return t->id; });
+  for (const TransferPtr& transfer : all) finish(transfer, why);
+}
+
+// --------------------------------------------------------------------------------------- control
+
+Status Session::send_control(const wire::Control& control, Incarnation target) {
+  apply(health_.on_demand(host_.loop.now()));
+  if (target.is_set() && health_.peer().is_set() && target != health_.peer())
+    return {Code::kPeerRestarted, Origin::kPeer,
+            fmt::format("peer restarted: another process answers at {}", id_)};
+  const auto seq = outbox_.add(wire::encode_control(control));
+  if (!seq) return seq.error();
+  update_parked();
+  schedule_pump();
+  return Status::ok();
+}
+
+void Session::send_waiting_control() {
+  if (!epoch_ || !epoch_->up()) return;
+  bool sent = false;
+  outbox_.send_new([&](const ControlOutbox::Message& message) {
+    epoch_->send_control(message.seq, message.body);
+    sent = true;
+  });
+  if (sent) epoch_->flush();
+  update_watch();
+}
+
+void Session::say_goodbye(const std::string& reason) {
+  if (!epoch_ || !epoch_->up()) return;
+  epoch_->send_control(0, wire::encode_control(wire::Goodbye{reason}));
+  epoch_->flush();
+}
+
+void Session::on_control_ack(std::uint64_t seq) {
+  outbox_.acknowledge(seq);
+  const Time now = host_.loop.now();
+  watch_.progress(now);
+  apply(health_.on_life(now));
+  std::vector<TransferPtr> told;
+  for (const auto& [number, transfer] : notifying_)
+    if (number <= seq) told.push_back(transfer);
+  for (const TransferPtr& transfer : told) finish(transfer, Status::ok());
+  arm();
+}
+
+void Session::on_pong() {
+  pinging_ = false;
+  heard_ = true;
+  const Time now = host_.loop.now();
+  watch_.progress(now);
+  apply(health_.on_life(now));
+  if (health_.state() == State::kHealthy) settle_openings(Status::ok());
+}
+
+void Session::on_control(Bytes body) {
+  const auto control = wire::parse_control(body);
+  if (!control) {
+    on_epoch_down(control.error());
+    return;
+  }
+  const auto* part = std::get_if<wire::RegionTablePart>(&*control);
+  if (part == nullptr) return;
+  if (auto snapshot = regions_builder_.apply(*part)) {
+    regions_ = std::move(snapshot);
+    schedule_pump();
+  }
+}
+
+}  // namespace kvmend::session
