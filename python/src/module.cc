@@ -15,7 +15,9 @@ NB_MODULE(_kvmend, module) {
   using namespace kvmend;
   python::install_translator();
   python::bind_engine(module);
+#ifdef KVMEND_PYTHON_KV
   python::bind_kv(module);
+#endif
   module.def(
       "xxh3_64",
       [](const nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& bytes) {
