@@ -291,8 +291,8 @@ class TransferEngine:
         """Asks, over connections of its own, whether the peer is usable right now.
 
         It moves real bytes into a scratch region there and back. Returns 0 for usable, else the
-        negative number of the `Code` that stood in the way: -11 (CONNECTION_REFUSED), -8
-        (DEADLINE_EXCEEDED), -1 (INVALID_ARGUMENT, e.g. a bad session id)... Blocks up to
+        negative number of the `Code` that stood in the way: -11 (CONNECTION_REFUSED), -13
+        (PEER_SILENT), -1 (INVALID_ARGUMENT, e.g. a bad session id)... Blocks up to
         `timeout` seconds; raises only after fork.
         """
         return self._engine.probe(session_id, _seconds("timeout", timeout))

@@ -1,0 +1,54 @@
+"""Cases I1 and I7: what "complete" means, and what a prefill's abort tells decode."""
+
+from __future__ import annotations
+
+import kvmend
+import numpy as np
+from kvmend import KVPoll, TransferEngine
+from kvmend.testing.pair import Pair
+from kvmend.testing.peer import Peer
+
+
+def test_i1_a_write_is_complete_only_when_its_bytes_are_there(
+    engine: TransferEngine, peer: Peer
+) -> None:
+    """A paused receiver's socket takes 2.4 MB; that is no completion."""
+    size = 2_400_000
+    source = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    local = engine.register_memory(source)
+    peer.run("memory = np.zeros(size, np.uint8); engine.register_memory(memory)", size=size)
+    remote = peer.get("memory.ctypes.data")
+    engine.open_session(peer.session_id)
+    peer.stop()
+    transfer = engine.submit(peer.session_id, "write", local, remote, size)
+    assert transfer.wait(timeout=1.0) is False
+    peer.resume()
+    assert transfer.wait(timeout=30) is True
+    assert peer.get("kvmend._kvmend.xxh3_64(memory)") == kvmend._kvmend.xxh3_64(source)
+
+
+def test_i1_a_room_succeeds_only_when_its_pages_are_there(pair: Pair) -> None:
+    pair.receive(1, list(range(64)))
+    pair.receive(2, [])
+    sender = pair.sender(1, 64)
+    assert sender.wait_for(KVPoll.WAITING_FOR_INPUT, 30) == KVPoll.WAITING_FOR_INPUT
+    pair.peer.stop()
+    sender.send(list(range(64)))
+    assert sender.wait(timeout=1.0) != KVPoll.SUCCESS
+    pair.peer.resume()
+    assert sender.wait(30) == KVPoll.SUCCESS
+    assert pair.ended(1)[0] == KVPoll.SUCCESS
+    assert pair.pages_equal(list(range(64)), list(range(64)))
+
+
+def test_i7_a_prefill_that_aborts_tells_decode_why(pair: Pair) -> None:
+    pages = list(range(8))
+    pair.receive(7, pages)
+    sender = pair.sender(7, len(pages))
+    sender.send([0])
+    sender.wait_for(KVPoll.TRANSFERRING, 30)
+    sender.abort("the model ran out of memory")
+    status, code, text = pair.ended(7)
+    assert (status, code) == (KVPoll.FAILED, "aborted")
+    assert "the model ran out of memory" in text
+    assert sender.poll() == KVPoll.FAILED
