@@ -1,0 +1,270 @@
+// The KV manager: moves the pages of one request's KV cache from a prefill engine into a decode
+// engine's pools, room by room, and tells both sides how it ended and why.
+//
+//   prefill                                    decode
+//   KvManager::create(engine, kPrefill, ...)   KvManager::create(engine, kDecode, ...)
+//   KvSender s(manager, room);                 KvReceiver r(manager, {prefill session id}, room);
+//   s.init(pages, aux_index);                  r.init();
+//   s.send(first pages); s.send(the rest);     r.send_metadata(pages, aux_index);
+//   while (s.poll() ...)                       while (r.poll() ...)
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvmend/engine.h"
+#include "kvmend/ids.h"
+#include "kvmend/memory.h"
+#include "kvmend/status.h"
+
+namespace kvmend {
+
+enum class KvRole : std::uint8_t { kPrefill = 0, kDecode = 1 };
+
+/// Where a room stands. Only forwards, except that everything but Success may become Failed;
+/// Failed and Success are terminal. Several ranks' statuses combine by the minimum.
+enum class KvStatus : std::uint8_t {
+  kFailed = 0,
+  kBootstrapping = 1,    ///< sender: decode's metadata isn't here yet; receiver: before `init`
+  kWaitingForInput = 2,  ///< ready; no byte has moved
+  kTransferring = 3,
+  kSuccess = 4,  ///< receiver: the pages are complete and nobody can write them any more
+};
+[[nodiscard]] std::string_view kv_status_name(KvStatus status);
+[[nodiscard]] constexpr bool is_terminal(KvStatus status) {
+  return status == KvStatus::kFailed || status == KvStatus::kSuccess;
+}
+/// The status of a request that several ranks serve: the minimum. Empty: kBootstrapping.
+[[nodiscard]] KvStatus combine_ranks(std::span<const KvStatus> ranks);
+
+/// What a pool holds. The numbers travel on the wire: append only.
+enum class KvPool : std::uint32_t {
+  kKv = 0,
+  kAux = 1,
+  kMamba = 2,
+  kQsaPending = 3,
+  kQsaCompressed = 4,
+  kSwa = 5,
+  kDsa = 6,
+  kDsaTail = 7,
+  kMinimaxIndexK = 8,
+  kMinimaxDenseKv = 9,
+  kSwaRing = 10,
+  kC128State = 11,
+  kRequestRow = 12,
+  kBlockScale = 13,
+  kBlockScaleSwa = 14,
+};
+[[nodiscard]] std::string_view kv_pool_name(KvPool pool);
+
+/// One array of `items` (see KvComponent) pages of `item_len` bytes, page 0 at `base`.
+struct KvBuffer {
+  void* base = nullptr;
+  std::uint64_t item_len = 0;
+};
+
+/// Buffers that share their page indices: usually K and V of every layer.
+struct KvComponent {
+  KvPool pool = KvPool::kKv;
+  std::string dtype;                     ///< "bfloat16", ...; compared as text; at most 32 bytes
+  std::uint64_t items = 0;               ///< pages in each buffer
+  std::vector<KvBuffer> buffers;         ///< 1 to 4,096
+  std::vector<std::uint32_t> layer_ids;  ///< one per buffer, or none
+  MemoryKind kind = MemoryKind::kHost;
+};
+
+/// Coordinates of a rank.
+struct KvRank {
+  std::uint32_t tp_rank = 0;
+  std::uint32_t tp_size = 1;
+  std::uint32_t pp_rank = 0;
+  std::uint32_t pp_size = 1;
+  std::uint32_t dp_rank = 0;
+  std::uint32_t dp_size = 1;
+  std::uint32_t cp_rank = 0;
+  std::uint32_t cp_size = 1;
+};
+
+/// A rank's pools. Exactly one component of kind kKv, at most one kAux, any number of state pools
+/// (their order is the order of the state indices below); at most 32 in all.
+struct KvLayout {
+  std::uint32_t page_tokens = 0;  ///< tokens per page of the kKv component
+  std::uint32_t kv_heads = 0;     ///< of this rank
+  std::uint32_t head_dim = 0;
+  std::string element_order = "nhd";  ///< "nhd", "hnd", "opaque"
+  KvRank rank;
+  std::vector<KvComponent> components;
+};
+
+struct KvOptions {
+  /// Until a room has ended, one way or the other. At most 7 days.
+  std::chrono::nanoseconds room_deadline = std::chrono::seconds{60};
+  /// How long prefill keeps a room that decode announced and no sender has claimed (less when the
+  /// announced grant ends earlier).
+  std::chrono::nanoseconds announced_ttl = std::chrono::seconds{60};
+  /// Checksums over every frame of pages.
+  bool checksum = false;
+};
+
+/// Page indices of the state pools, one list per state component in layout order. Missing lists
+/// and empty ones mean: nothing of that pool.
+using KvStateIndices = std::vector<std::vector<std::uint32_t>>;
+
+/// What a room cost. Durations count until now, or until the room's end.
+struct KvRoomMetrics {
+  std::uint64_t bytes = 0;    ///< sender: acknowledged; receiver: landed, counted at the end
+  std::uint64_t chunks = 0;   ///< sender: `send` calls
+  std::uint64_t retries = 0;  ///< sender: frames sent again
+  std::chrono::nanoseconds bootstrapping{};
+  std::chrono::nanoseconds waiting{};
+  std::chrono::nanoseconds transferring{};
+  std::string reason;  ///< of a failure: Status::to_string()
+};
+
+struct KvManagerStats {
+  std::uint64_t rooms = 0;            ///< live now
+  std::uint64_t announced = 0;        ///< prefill: announced and unclaimed, now
+  std::uint64_t announced_bytes = 0;  ///< memory they hold
+  std::uint64_t peers = 0;            ///< registered counterparts, now
+  std::uint64_t transfers = 0;        ///< in flight, now
+  std::uint64_t rooms_succeeded = 0;  ///< totals from here on
+  std::uint64_t rooms_failed = 0;
+  std::uint64_t rooms_refused = 0;      ///< duplicates, and beyond a maximum
+  std::uint64_t announced_refused = 0;  ///< beyond a maximum
+  std::uint64_t announced_expired = 0;
+  std::uint64_t registrations_refused = 0;  ///< layouts that can't be mapped
+  std::uint64_t unknown_messages = 0;       ///< about rooms nobody knows
+  std::uint64_t malformed_messages = 0;
+  std::uint64_t late_messages = 0;      ///< about rooms that had ended
+  std::uint64_t messages_repeated = 0;  ///< sent again because no answer came
+  std::uint64_t bytes = 0;              ///< of rooms that succeeded
+};
+
+namespace kv {
+class Core;
+class Link;
+class RoomHandle;
+}  // namespace kv
+
+/// One per engine and role at a time. All methods from any thread. Must be destroyed (or torn
+/// down) before its engine; senders and receivers may outlive it.
+class KvManager {
+ public:
+  /// Registers the layout's buffers with the engine, closed to raw access, unless they lie in
+  /// regions that are registered already. Errors: kInvalidArgument (the layout or an option; names
+  /// the value), those of Engine::register_memory, kShuttingDown.
+  [[nodiscard]] static Result<std::unique_ptr<KvManager>> create(Engine& engine, KvRole role,
+                                                                 KvLayout layout,
+                                                                 KvOptions options = {});
+  /// The same over any engine (kv/engine_port.h).
+  explicit KvManager(std::shared_ptr<kv::Link> link) : link_(std::move(link)) {}
+  ~KvManager();
+  KvManager(const KvManager&) = delete;
+  KvManager& operator=(const KvManager&) = delete;
+
+  /// Ends every room with kShuttingDown, tells the peers, and takes back the regions registered
+  /// here; afterwards nothing touches the pools. The engine goes on: a manager of the other role
+  /// may follow. Blocks for a turn of the engine's loop. Idempotent.
+  void teardown();
+
+  [[nodiscard]] KvRole role() const;
+  [[nodiscard]] const KvLayout& layout() const;
+  [[nodiscard]] KvManagerStats stats() const;
+
+ private:
+  friend class KvSender;
+  friend class KvReceiver;
+  std::shared_ptr<kv::Link> link_;
+};
+
+/// Prefill's end of a room. Any thread, but `init` and `send` of one room from one at a time.
+/// Once the status is terminal nothing reads the source pages any more.
+class KvSender {
+ public:
+  /// A second sender of a live room ends at once with kAlreadyExists; the first goes on.
+  /// `decode_session` set: metadata from any other engine is refused.
+  KvSender(KvManager& manager, RoomId room, std::string_view decode_session = {});
+  ~KvSender();  ///< as `clear`
+  KvSender(const KvSender&) = delete;
+  KvSender& operator=(const KvSender&) = delete;
+
+  /// How many pages all `send`s together will bring (the same number that decode announces), and
+  /// the row of the aux pool. Errors: kInvalidArgument (twice), kOutOfRange (aux_index).
+  Status init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index = std::nullopt);
+
+  /// Queues a chunk: `pages` go to the next `pages.size()` destination pages of the room. The
+  /// chunk that completes `num_pages` is the last: aux and `states` go with it. May be called
+  /// before the metadata is here. Errors (the room goes on): kInvalidArgument (before `init`, more
+  /// pages than announced, states too early), kOutOfRange (names page and pool size). The room's
+  /// failure, if it has ended.
+  Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {});
+
+  [[nodiscard]] KvStatus poll() const;  ///< never blocks
+  /// Blocks until the room has ended or `timeout` has passed.
+  KvStatus wait(std::chrono::nanoseconds timeout) const;
+  /// Blocks until the status is at least `status`, the room has ended or `timeout` has passed.
+  KvStatus wait_for(KvStatus status, std::chrono::nanoseconds timeout) const;
+
+  /// Ends the room with kAborted and tells decode, which revokes the grant at once.
+  void abort(std::string_view reason);
+  /// The first cause of the failure; OK while the room hasn't failed.
+  [[nodiscard]] Status failure() const;
+  /// Gives the room number up. A room that hasn't ended is aborted.
+  void clear();
+  [[nodiscard]] KvRoomMetrics metrics() const;
+  [[nodiscard]] RoomId room() const;
+
+ private:
+  std::shared_ptr<kv::Link> link_;
+  std::shared_ptr<kv::RoomHandle> handle_;
+};
+
+/// Decode's end of a room. Any thread. Once the status is terminal nobody can write the
+/// destination pages any more (the grants are closed before it is published).
+class KvReceiver {
+ public:
+  /// `prefill_sessions`: every prefill engine that writes into this room. A second receiver of a
+  /// live room ends at once with kAlreadyExists; the first goes on.
+  KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room);
+  KvReceiver(KvManager& manager, std::string prefill_session, RoomId room);
+  ~KvReceiver();  ///< as `clear`
+  KvReceiver(const KvReceiver&) = delete;
+  KvReceiver& operator=(const KvReceiver&) = delete;
+
+  void init();  ///< -> kWaitingForInput
+
+  /// Announces where the room goes: KV pages in the order of the tokens, each at most once, the
+  /// row of the aux pool, and pages of the state pools. Called once. Errors (the room goes on):
+  /// kInvalidArgument (twice, a page twice, no such pool), kOutOfRange (names page and pool size).
+  Status send_metadata(std::span<const std::uint32_t> pages,
+                       std::optional<std::uint32_t> aux_index = std::nullopt,
+                       const KvStateIndices& states = {}, std::uint64_t prefix_tokens = 0);
+
+  [[nodiscard]] KvStatus poll() const;
+  KvStatus wait(std::chrono::nanoseconds timeout) const;
+  KvStatus wait_for(KvStatus status, std::chrono::nanoseconds timeout) const;
+
+  /// Revokes the room's grants at once, ends it with kAborted and tells prefill.
+  void abort(std::string_view reason);
+  /// Whether every prefill engine has answered the abort (with nothing in flight any more). Only
+  /// of interest on one-sided hardware: elsewhere the revoked grant is the proof.
+  [[nodiscard]] bool abort_acknowledged() const;
+  [[nodiscard]] Status failure() const;
+  void clear();
+  [[nodiscard]] KvRoomMetrics metrics() const;
+  [[nodiscard]] RoomId room() const;
+
+ private:
+  std::shared_ptr<kv::Link> link_;
+  std::shared_ptr<kv::RoomHandle> handle_;
+};
+
+}  // namespace kvmend

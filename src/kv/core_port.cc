@@ -1,0 +1,94 @@
+#include "kv/core_port.h"
+
+#include <utility>
+
+#include "wire/kv_messages.h"
+
+namespace kvmend::kv {
+
+void CorePort::set_observer(PortObserver* observer) {
+  if (observer_ != nullptr) core_.remove_observer(this);
+  observer_ = observer;
+  if (observer_ != nullptr) core_.add_observer(this);
+}
+
+const memory::Region* CorePort::find_region(const void* base, std::uint64_t length) const {
+  return core_.regions().find_containing(base, length);
+}
+
+Result<RegionRef> CorePort::register_memory(void* base, std::uint64_t length, MemoryKind kind) {
+  return core_.register_memory(base, length, kind, Access::kNone);
+}
+
+Status CorePort::unregister_memory(void* base) {
+  return core_.unregister_memory(base);
+}
+
+Result<GrantId> CorePort::issue_grant(memory::Grant grant) {
+  return core_.issue_grant(std::move(grant));
+}
+
+bool CorePort::end_grant(GrantId grant, memory::GrantEnd how) {
+  return core_.end_grant(grant, how);
+}
+
+std::optional<std::vector<std::uint64_t>> CorePort::landed_bytes(GrantId grant) const {
+  const memory::Grant* found = core_.grants().find(grant);
+  if (found == nullptr) return std::nullopt;
+  return found->landed_bytes;
+}
+
+WriteId CorePort::write(Write write) {
+  const WriteId id(++last_write_);
+  auto transfer = std::make_shared<session::TransferState>();
+  transfer->peer = std::move(write.peer);
+  transfer->target = write.target;
+  transfer->grant = write.grant;
+  transfer->checksum = write.checksum;
+  transfer->submitted = core_.loop().now();
+  transfer->deadline = write.deadline;
+  transfer->pieces = std::move(write.pieces);
+  // The engine may refuse inside `submit`; our caller is told later.
+  const auto inside = std::make_shared<bool>(true);
+  transfer->on_done = [id, inside, running = running_, loop = &core_.loop(),
+                       on_done = std::move(write.on_done)](const Status& result) mutable {
+    const auto at = running->find(id);
+    const std::uint32_t retries = at == running->end() ? 0 : at->second->retries;
+    running->erase(id);
+    if (!*inside) return on_done(result, retries);
+    loop->post(
+        [on_done = std::move(on_done), result, retries]() mutable { on_done(result, retries); });
+  };
+  running_->emplace(id, transfer);
+  core_.submit(std::move(transfer));
+  *inside = false;
+  return id;
+}
+
+void CorePort::cancel(WriteId write, const Status& why) {
+  const auto at = running_->find(write);
+  if (at == running_->end()) return;
+  const auto transfer = at->second;
+  core_.cancel(transfer, why);
+}
+
+Status CorePort::send(const Address& to, Incarnation target, std::string_view body) {
+  return core_.send_upper(to, target, wire::kUpperKv,
+                          {reinterpret_cast<const std::byte*>(body.data()), body.size()});
+}
+
+void CorePort::on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,
+                        Bytes body) {
+  if (kind == wire::kUpperKv) observer_->on_message(from, sender, body);
+}
+
+void CorePort::on_peer_incarnation(const std::string& session_id, Incarnation before,
+                                   Incarnation now) {
+  if (before.is_set()) observer_->on_peer_incarnation(session_id, now);
+}
+
+void CorePort::on_grant_expired(const memory::Grant& grant) {
+  observer_->on_grant_expired(grant.room, grant.attempt);
+}
+
+}  // namespace kvmend::kv

@@ -1,0 +1,214 @@
+#include "kv/decode_role.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <variant>
+
+#include "base/address.h"
+#include "base/config.h"
+#include "base/try.h"
+
+namespace kvmend::kv {
+
+DecodeRole::DecodeRole(const Surroundings& around, std::uint64_t seed)
+    : around_(around),
+      next_attempt_(static_cast<std::uint32_t>(seed)),
+      registrations_(around, static_cast<Registrations::Host&>(*this), (seed >> 1) + 1) {}
+
+RoomKey DecodeRole::key(RoomId room, std::uint32_t attempt) const {
+  return {room, around_.port.incarnation(), attempt};
+}
+
+// ------------------------------------------------------------------------------- from receivers
+
+std::shared_ptr<DecodeRoom> DecodeRole::find(const RoomHandle& handle) const {
+  const auto at = rooms_.find(handle.room());
+  return at != rooms_.end() && at->second->handle().get() == &handle ? at->second : nullptr;
+}
+
+std::shared_ptr<DecodeRoom> DecodeRole::find(RoomId room, std::uint32_t attempt) const {
+  const auto at = rooms_.find(room);
+  return at != rooms_.end() && at->second->attempt() == attempt ? at->second : nullptr;
+}
+
+std::vector<std::shared_ptr<DecodeRoom>> DecodeRole::all_rooms() const {
+  std::vector<std::shared_ptr<DecodeRoom>> out;
+  out.reserve(rooms_.size());
+  for (const auto& [id, room] : rooms_) out.push_back(room);
+  return out;
+}
+
+Result<std::vector<Peer>> DecodeRole::check_attach(RoomId room,
+                                                   const std::vector<std::string>& prefill) const {
+  if (rooms_.contains(room))
+    return fail(Code::kAlreadyExists, Origin::kCaller,
+                fmt::format("room {} has a receiver already", room.value));
+  if (rooms_.size() >= config::kMaxRooms)
+    return fail(Code::kResourceExhausted, Origin::kLocal,
+                fmt::format("{} rooms are live (the maximum)", rooms_.size()));
+  if (prefill.empty() || prefill.size() > config::kMaxWritersPerRoom)
+    return fail(
+        Code::kInvalidArgument, Origin::kCaller,
+        fmt::format("{} prefill engines (1 to {})", prefill.size(), config::kMaxWritersPerRoom));
+  std::vector<Peer> peers;
+  for (const std::string& text : prefill) {
+    KVM_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+    for (const Peer& other : peers)
+      if (other.address == address)
+        return fail(Code::kInvalidArgument, Origin::kCaller,
+                    fmt::format("prefill {} is given twice", text));
+    peers.push_back({address.to_string(), address, {}});
+  }
+  return peers;
+}
+
+void DecodeRole::attach(const std::shared_ptr<RoomHandle>& handle,
+                        const std::vector<std::string>& prefill) {
+  auto peers = check_attach(handle->room(), prefill);
+  if (!peers) {
+    ++around_.counters.rooms_refused;
+    return handle->fail(std::move(peers).error(), around_.now());
+  }
+  if (next_attempt_ == 0) ++next_attempt_;
+  const auto room = std::make_shared<DecodeRoom>(around_, static_cast<DecodeRoom::Host&>(*this),
+                                                 handle, next_attempt_++, *peers);
+  rooms_.emplace(handle->room(), room);
+  around_.counters.rooms = rooms_.size();
+  room->start();
+  std::vector<Registration> known;
+  Status failed;
+  for (const Peer& peer : *peers) {
+    auto registration = registrations_.want(peer);
+    if (!registration) {
+      failed = std::move(registration).error();  // the others are released when the room ends
+      continue;
+    }
+    using State = Registration::State;
+    if ((*registration)->state == State::kAccepted || (*registration)->state == State::kRefused)
+      known.push_back(**registration);
+  }
+  if (!failed.is_ok()) return room->fail(std::move(failed));
+  for (const Registration& registration : known) room->on_registration(registration);
+}
+
+void DecodeRole::init(const RoomHandle& handle) {
+  if (const auto room = find(handle)) room->init();
+}
+
+void DecodeRole::set_pages(const RoomHandle& handle, std::vector<wire::KvPages> pages,
+                           std::uint64_t prefix_tokens) {
+  if (const auto room = find(handle)) room->set_pages(std::move(pages), prefix_tokens);
+}
+
+void DecodeRole::abort(const RoomHandle& handle, Status why) {
+  if (const auto room = find(handle)) room->fail(std::move(why));
+}
+
+void DecodeRole::on_room_over(DecodeRoom& room, const Status& result, std::uint32_t told) {
+  const std::shared_ptr<RoomHandle>& handle = room.handle();
+  if (result.is_ok()) {
+    ++around_.counters.rooms_succeeded;
+    around_.counters.bytes += handle->metrics(std::nullopt).bytes;
+  } else {
+    ++around_.counters.rooms_failed;
+    if (told == 0) handle->set_abort_acknowledged();
+  }
+  finished_.add(key(handle->room(), room.attempt()), {result, handle, told});
+  for (const std::string& session_id : room.writer_sessions()) registrations_.release(session_id);
+  rooms_.erase(handle->room());  // the caller holds a reference
+  around_.counters.rooms = rooms_.size();
+}
+
+// ------------------------------------------------------------------------------- from prefill
+
+void DecodeRole::on_registration(const Registration& registration) {
+  for (const auto& room : all_rooms()) room->on_registration(registration);
+}
+
+void DecodeRole::on_registration_lost(const std::string& session_id) {
+  for (const auto& room : all_rooms()) room->on_registration_lost(session_id);
+}
+
+void DecodeRole::on_message(const Peer& from, wire::KvMessage message) {
+  std::visit([&](const auto& one) { handle(from, one); }, message);
+}
+
+void DecodeRole::handle(const Peer& from, const wire::KvRegister& message) {
+  static_cast<void>(around_.send(
+      from, wire::KvRegisterReply{
+                .registration = message.registration,
+                .code = Code::kUnavailable,
+                .detail = fmt::format("{} is a decode engine", around_.port.session_id())}));
+}
+
+void DecodeRole::handle(const Peer& from, const wire::KvRegisterReply& message) {
+  registrations_.on_reply(from, message);
+}
+
+void DecodeRole::handle(const Peer& from, const wire::KvRoomMetadata& message) {
+  ++around_.counters.unknown_messages;
+  static_cast<void>(around_.send(
+      from, status_message(message.room, message.attempt,
+                           {Code::kUnavailable, Origin::kPeer,
+                            fmt::format("{} is a decode engine", around_.port.session_id())})));
+}
+
+void DecodeRole::handle(const Peer& from, const wire::KvRoomDone& message) {
+  if (const auto room = find(message.room, message.attempt)) return room->on_done(from, message);
+  // A repeated word: answered, and nothing is touched (I9).
+  const FinishedRoom* over = finished_.find(key(message.room, message.attempt));
+  ++(over != nullptr ? around_.counters.late_messages : around_.counters.unknown_messages);
+  static_cast<void>(around_.send(
+      from, status_message(message.room, message.attempt,
+                           over != nullptr ? over->result
+                                           : Status(Code::kNotFound, Origin::kPeer,
+                                                    fmt::format("room {} is unknown here",
+                                                                message.room.value)))));
+}
+
+void DecodeRole::handle(const Peer& from, const wire::KvRoomStatus& message) {
+  if (const auto room = find(message.room, message.attempt)) return room->on_status(from, message);
+  ++(finished_.find(key(message.room, message.attempt)) != nullptr
+         ? around_.counters.late_messages
+         : around_.counters.unknown_messages);
+}
+
+void DecodeRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
+  if (const auto room = find(message.room, message.attempt)) {
+    room->on_abort(from, message);
+  } else {
+    ++(finished_.find(key(message.room, message.attempt)) != nullptr
+           ? around_.counters.late_messages
+           : around_.counters.unknown_messages);
+  }
+  static_cast<void>(
+      around_.send(from, wire::KvRoomAbortAck{.room = message.room, .attempt = message.attempt}));
+}
+
+void DecodeRole::handle(const Peer& /*from*/, const wire::KvRoomAbortAck& message) {
+  FinishedRoom* over = finished_.find(key(message.room, message.attempt));
+  if (over == nullptr || over->acks_missing == 0) {
+    ++around_.counters.unknown_messages;
+    return;
+  }
+  if (--over->acks_missing > 0) return;
+  if (const auto handle = over->handle.lock()) handle->set_abort_acknowledged();
+}
+
+void DecodeRole::on_peer_incarnation(const std::string& session_id, Incarnation now) {
+  registrations_.on_incarnation(session_id, now);
+  for (const auto& room : all_rooms()) room->on_peer_incarnation(session_id, now);
+}
+
+void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {
+  if (const auto found = find(room, attempt))
+    found->fail({Code::kDeadlineExceeded, Origin::kPeer,
+                 fmt::format("room {} ran out of time: its grant has expired", room.value)});
+}
+
+void DecodeRole::close(const Status& why) {
+  for (const auto& room : all_rooms()) room->fail(why);
+}
+
+}  // namespace kvmend::kv

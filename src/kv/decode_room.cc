@@ -1,0 +1,306 @@
+#include "kv/decode_room.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kv/layout.h"
+
+namespace kvmend::kv {
+namespace {
+
+std::uint32_t decode_rank(const KvRank& rank) {
+  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
+}
+
+}  // namespace
+
+DecodeRoom::DecodeRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
+                       std::uint32_t attempt, const std::vector<Peer>& writers)
+    : around_(around),
+      host_(host),
+      handle_(std::move(handle)),
+      attempt_(attempt),
+      declared_(around.layout.components.size()),
+      deadline_(saturating_add(around.now(), around.options.room_deadline)),
+      timer_(around.port.loop()) {
+  writers_.reserve(writers.size());
+  for (const Peer& peer : writers) writers_.push_back({.peer = peer});
+}
+
+void DecodeRoom::start() {
+  arm();
+}
+
+void DecodeRoom::init() {
+  if (!over_) handle_->advance(KvStatus::kWaitingForInput, around_.now());
+}
+
+std::vector<std::string> DecodeRoom::writer_sessions() const {
+  std::vector<std::string> out;
+  for (const Writer& writer : writers_) out.push_back(writer.peer.session_id);
+  return out;
+}
+
+DecodeRoom::Writer* DecodeRoom::find(const Peer& peer) {
+  for (Writer& writer : writers_)
+    if (writer.peer.session_id == peer.session_id && writer.grant.is_set() &&
+        writer.peer.incarnation == peer.incarnation)
+      return &writer;
+  return nullptr;
+}
+
+// ------------------------------------------------------------------------------- announcing
+
+void DecodeRoom::set_pages(std::vector<wire::KvPages> pages, std::uint64_t prefix_tokens) {
+  if (over_ || has_pages_) return;
+  const auto self = shared_from_this();
+  init();
+  has_pages_ = true;
+  pages_ = std::move(pages);
+  prefix_tokens_ = prefix_tokens;
+  for (Writer& writer : writers_) announce(writer);
+  arm();
+}
+
+void DecodeRoom::on_registration(const Registration& registration) {
+  const auto self = shared_from_this();
+  for (Writer& writer : writers_) {
+    if (over_ || writer.peer.session_id != registration.peer.session_id || writer.registered)
+      continue;
+    if (registration.state == Registration::State::kRefused) return fail(registration.refusal);
+    if (writer.grant.is_set() && writer.peer.incarnation != registration.peer.incarnation) {
+      writer.gone = true;
+      return fail(peer_restarted(writer.peer.session_id));
+    }
+    writer.registered = true;
+    writer.peer.incarnation = registration.peer.incarnation;
+    announce(writer);
+  }
+  arm();
+}
+
+void DecodeRoom::on_registration_lost(const std::string& session_id) {
+  for (Writer& writer : writers_)
+    if (writer.peer.session_id == session_id) {
+      writer.registered = false;
+      writer.repeat.stop();
+    }
+  arm();
+}
+
+void DecodeRoom::announce(Writer& writer) {
+  if (over_ || !has_pages_ || !writer.registered) return;
+  if (!writer.grant.is_set()) {
+    auto grant = around_.port.issue_grant(make_grant(writer));
+    if (!grant) return fail(std::move(grant).error());
+    writer.grant = *grant;
+  }
+  writer.repeat.start(around_.now());
+  send_metadata(writer);
+}
+
+void DecodeRoom::send_metadata(Writer& writer) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - around_.now());
+  const Status sent = around_.send(
+      writer.peer,
+      wire::KvRoomMetadata{.room = handle_->room(),
+                           .attempt = attempt_,
+                           .grant = writer.grant,
+                           .expires_in = std::clamp<std::chrono::milliseconds>(
+                               left, std::chrono::milliseconds{1}, wire::kMaxKvGrantLifetime),
+                           .pages = pages_,
+                           .required_writers = static_cast<std::uint32_t>(writers_.size()),
+                           .decode_rank = decode_rank(around_.layout.rank),
+                           .prefix_tokens = prefix_tokens_});
+  if (sent.code() == Code::kPeerRestarted) {
+    writer.gone = true;
+    fail(peer_restarted(writer.peer.session_id));
+  }
+}
+
+memory::Grant DecodeRoom::make_grant(const Writer& writer) const {
+  memory::Grant grant{.room = handle_->room(),
+                      .attempt = attempt_,
+                      .writer_rank = static_cast<std::uint32_t>(&writer - writers_.data()),
+                      .writer = writer.peer.incarnation,
+                      .access = Access::kRemoteWrite,
+                      .expires = deadline_};
+  grant.components.resize(around_.described.components.size());
+  for (const wire::KvPages& pages : pages_) {
+    const wire::KvComponent& from = around_.described.components[pages.component];
+    memory::GrantComponent& to = grant.components[pages.component];
+    to.pages = pages.pages;
+    std::ranges::sort(to.pages);
+    to.buffers.reserve(from.regions.size());
+    for (std::size_t i = 0; i < from.regions.size(); ++i)
+      to.buffers.push_back({.region = from.regions[i],
+                            .base_offset = from.base_offset.empty() ? 0 : from.base_offset[i],
+                            .item_bytes = item_len(from, i)});
+  }
+  return grant;
+}
+
+// ------------------------------------------------------------------------------- prefill's words
+
+void DecodeRoom::on_status(const Peer& from, const wire::KvRoomStatus& message) {
+  const auto self = shared_from_this();
+  Writer* writer = find(from);
+  if (writer == nullptr || over_) return;
+  writer->repeat.stop();
+  arm();
+  switch (static_cast<KvStatus>(message.status)) {
+    case KvStatus::kFailed:
+      writer->gone = true;
+      return fail(reported_by(from.session_id, message.code, message.reason));
+    case KvStatus::kTransferring:
+      return handle_->advance(KvStatus::kTransferring, around_.now());
+    default:
+      return;  // Success is ours to decide
+  }
+}
+
+void DecodeRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
+  const auto self = shared_from_this();
+  if (Writer* writer = find(from)) {
+    writer->gone = true;
+    fail(reported_by(from.session_id, message.code, message.reason));
+  }
+}
+
+void DecodeRoom::on_done(const Peer& from, const wire::KvRoomDone& message) {
+  const auto self = shared_from_this();
+  Writer* writer = find(from);
+  if (writer == nullptr || over_ || writer->grant != message.grant || writer->done) return;
+  writer->repeat.stop();
+  if (!check_declared(*writer, message)) return;
+  writer->done = true;
+  for (std::size_t c = 0; c < declared_.size(); ++c) declared_[c] += message.declared_bytes[c];
+  handle_->advance(KvStatus::kTransferring, around_.now());
+  complete_if_done();
+  arm();
+}
+
+bool DecodeRoom::check_declared(const Writer& writer, const wire::KvRoomDone& message) {
+  const std::uint64_t room = handle_->room().value;
+  const std::string& who = writer.peer.session_id;
+  const auto refuse = [&](std::string detail) {
+    fail({Code::kProtocolError, Origin::kPeer, std::move(detail)});
+    return false;
+  };
+  if (message.declared_bytes.size() != declared_.size())
+    return refuse(fmt::format("room {}: {} declared {} components, the layout has {}", room, who,
+                              message.declared_bytes.size(), declared_.size()));
+  const auto landed = around_.port.landed_bytes(writer.grant);
+  if (!landed) return refuse(fmt::format("room {}: the grant of {} has ended", room, who));
+  for (std::size_t c = 0; c < declared_.size(); ++c) {
+    const std::uint64_t here = c < landed->size() ? (*landed)[c] : 0;
+    if (here < message.declared_bytes[c])
+      return refuse(fmt::format("room {}: {} declared {} bytes of {}, {} have landed", room, who,
+                                message.declared_bytes[c],
+                                kv_pool_name(around_.layout.components[c].pool), here));
+  }
+  return true;
+}
+
+void DecodeRoom::complete_if_done() {
+  if (!std::ranges::all_of(writers_, &Writer::done)) return;
+  for (const wire::KvPages& pages : pages_) {
+    const KvComponent& component = around_.layout.components[pages.component];
+    const std::uint64_t required = pages.pages.size() * page_bytes(component);
+    if (declared_[pages.component] < required)
+      return fail(
+          {Code::kProtocolError, Origin::kPeer,
+           fmt::format("room {}: {} of {} bytes of {} were declared", handle_->room().value,
+                       declared_[pages.component], required, kv_pool_name(component.pool))});
+  }
+  over_ = true;
+  timer_.cancel();
+  close_grants(memory::GrantEnd::kCompleted);  // before anybody may touch the pages (I9)
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t one : declared_) bytes += one;
+  handle_->add_bytes(bytes);
+  handle_->advance(KvStatus::kSuccess, around_.now());
+  for (const Writer& writer : writers_)
+    static_cast<void>(
+        around_.send(writer.peer, status_message(handle_->room(), attempt_, Status::ok())));
+  host_.on_room_over(*this, Status::ok(), 0);
+}
+
+// ------------------------------------------------------------------------------- ends
+
+void DecodeRoom::close_grants(memory::GrantEnd how) {
+  for (const Writer& writer : writers_)
+    if (writer.grant.is_set()) around_.port.end_grant(writer.grant, how);
+}
+
+void DecodeRoom::on_peer_incarnation(const std::string& session_id, Incarnation now) {
+  const auto self = shared_from_this();
+  for (Writer& writer : writers_) {
+    if (writer.peer.session_id != session_id || writer.peer.incarnation == now) continue;
+    writer.registered = false;
+    if (!writer.grant.is_set()) continue;  // it will register with the new process
+    writer.gone = true;
+    fail(peer_restarted(session_id));
+  }
+}
+
+void DecodeRoom::fail(Status why) {
+  if (over_) return;
+  const auto self = shared_from_this();
+  over_ = true;
+  timer_.cancel();
+  close_grants(memory::GrantEnd::kRevoked);  // the proof that the pages are free
+  handle_->fail(why, around_.now());
+  std::uint32_t told = 0;
+  for (const Writer& writer : writers_) {
+    if (!writer.grant.is_set() || writer.gone) continue;
+    if (around_
+            .send(writer.peer, wire::KvRoomAbort{.room = handle_->room(),
+                                                 .attempt = attempt_,
+                                                 .code = why.code(),
+                                                 .reason = reason_text(why),
+                                                 .rank = decode_rank(around_.layout.rank)})
+            .is_ok())
+      ++told;
+  }
+  host_.on_room_over(*this, why, told);
+}
+
+void DecodeRoom::arm() {
+  if (over_) return;
+  Time next = deadline_;
+  for (const Writer& writer : writers_) next = std::min(next, writer.repeat.next());
+  if (timer_.armed() && timer_.when() == next) return;
+  timer_.arm(next, [this] { on_timer(); });
+}
+
+void DecodeRoom::on_timer() {
+  const auto self = shared_from_this();
+  const Time now = around_.now();
+  if (now >= deadline_)
+    return fail(
+        {Code::kDeadlineExceeded, Origin::kPeer,
+         fmt::format("room {} ran out of time: {}", handle_->room().value, where_it_stands())});
+  for (Writer& writer : writers_) {
+    if (!writer.repeat.due(now)) continue;
+    ++around_.counters.messages_repeated;
+    send_metadata(writer);
+    if (over_) return;
+  }
+  arm();
+}
+
+std::string DecodeRoom::where_it_stands() const {
+  if (!has_pages_) return "the caller hasn't announced its pages";
+  for (const Writer& writer : writers_) {
+    if (writer.done) continue;
+    if (!writer.registered)
+      return fmt::format("prefill {} hasn't answered the registration", writer.peer.session_id);
+    return fmt::format("prefill {} hasn't sent all its pages", writer.peer.session_id);
+  }
+  return "unknown";
+}
+
+}  // namespace kvmend::kv

@@ -1,0 +1,88 @@
+// What the KV manager needs of an engine, and nothing else: tests bring a fake one, and engines
+// that aren't ours an adapter.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/address.h"
+#include "base/bytes.h"
+#include "base/time.h"
+#include "env/event_loop.h"
+#include "kvmend/ids.h"
+#include "kvmend/memory.h"
+#include "kvmend/status.h"
+#include "memory/grant_table.h"
+#include "transport/chunk.h"
+
+namespace kvmend::kv {
+
+/// News from the engine. Loop thread.
+class PortObserver {
+ public:
+  virtual ~PortObserver() = default;
+  /// A message of a peer's KV manager. `from`: the session id where that engine listens, or "".
+  virtual void on_message(const std::string& from, Incarnation sender, Bytes body) = 0;
+  /// Another process answers at `session_id` now.
+  virtual void on_peer_incarnation(const std::string& session_id, Incarnation now) = 0;
+  /// The grant has ended by its time.
+  virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;
+};
+
+/// One batch of pieces into a peer's pages.
+struct Write {
+  Address peer;
+  Incarnation target;  ///< fails with kPeerRestarted when another one answers
+  GrantId grant;
+  bool checksum = false;
+  Time deadline = kForever;
+  std::vector<transport::Piece> pieces;
+  /// Runs once, on the loop thread, never from inside `write`; possibly from inside `cancel`. The
+  /// local pages aren't read any more then. `retries`: frames that were sent again.
+  std::move_only_function<void(const Status&, std::uint32_t retries)> on_done;
+};
+
+/// Names a write that runs; 0 is never one.
+using WriteId = StrongId<struct WriteTag>;
+
+/// Loop thread throughout, except `loop` (its own rules), `incarnation` and `session_id`.
+class EnginePort {
+ public:
+  virtual ~EnginePort() = default;
+
+  [[nodiscard]] virtual env::EventLoop& loop() = 0;
+  [[nodiscard]] virtual Incarnation incarnation() const = 0;
+  [[nodiscard]] virtual std::string session_id() const = 0;
+
+  /// At most one observer; nullptr ends it.
+  virtual void set_observer(PortObserver* observer) = 0;
+
+  /// A registered region that contains the range, if there is one.
+  [[nodiscard]] virtual const memory::Region* find_region(const void* base,
+                                                          std::uint64_t length) const = 0;
+  /// Registers with Access::kNone. Errors as of Engine::register_memory.
+  virtual Result<RegionRef> register_memory(void* base, std::uint64_t length, MemoryKind kind) = 0;
+  virtual Status unregister_memory(void* base) = 0;
+
+  virtual Result<GrantId> issue_grant(memory::Grant grant) = 0;
+  /// False when it wasn't live. After this returns no byte lands under the grant.
+  virtual bool end_grant(GrantId grant, memory::GrantEnd how) = 0;
+  /// Bytes that have landed per component; nothing when the grant isn't live.
+  [[nodiscard]] virtual std::optional<std::vector<std::uint64_t>> landed_bytes(
+      GrantId grant) const = 0;
+
+  /// Starts a write; its result comes as `on_done`.
+  virtual WriteId write(Write write) = 0;
+  /// Ends a write with `why` unless it was over already.
+  virtual void cancel(WriteId write, const Status& why) = 0;
+
+  /// Reliable and in order per pair of incarnations; lost when the session is given up. `target`
+  /// set: only that process gets it. Errors: kResourceExhausted, kPeerRestarted.
+  virtual Status send(const Address& to, Incarnation target, std::string_view body) = 0;
+};
+
+}  // namespace kvmend::kv

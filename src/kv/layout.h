@@ -1,0 +1,55 @@
+// Layouts: our own (pointers) and a peer's (regions), what makes one valid, and whether two can be
+// mapped. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kvmend/kv.h"
+#include "wire/kv_messages.h"
+
+namespace kvmend::kv {
+
+/// Where a buffer lies in registered memory.
+struct BufferPlace {
+  RegionRef region;
+  std::uint64_t offset = 0;  ///< of page 0
+};
+
+/// Errors: kInvalidArgument, naming component and value.
+[[nodiscard]] Status check_layout(const KvLayout& layout);
+
+/// The layout as peers see it. `places`: one per buffer of each component.
+[[nodiscard]] wire::KvLayout describe(const KvLayout& layout,
+                                      std::span<const std::vector<BufferPlace>> places);
+
+/// What the parser can't know of a peer's layout: that offsets don't overflow. Errors:
+/// kProtocolError.
+[[nodiscard]] Status check_remote(const wire::KvLayout& layout);
+
+/// Whether pages of `here` (prefill) can be written to `there` (decode). Errors: kIncompatible,
+/// listing every difference with both sides' values ("kv item_len 4096 here, 8192 there").
+[[nodiscard]] Status check_mappable(const KvLayout& here, const wire::KvLayout& there);
+
+/// Bytes of one page of buffer `buffer`, and of all buffers together.
+[[nodiscard]] std::uint64_t item_len(const wire::KvComponent& component, std::size_t buffer);
+[[nodiscard]] std::uint64_t page_bytes(const KvComponent& component);
+
+/// Index of the kKv component (a valid layout has one), of the kAux component if there is one, and
+/// of the state components in layout order.
+[[nodiscard]] std::uint32_t kv_component(const KvLayout& layout);
+[[nodiscard]] std::optional<std::uint32_t> aux_component(const KvLayout& layout);
+[[nodiscard]] std::vector<std::uint32_t> state_components(const KvLayout& layout);
+
+/// Checks indices against the pools and sorts them by component; components without pages are left
+/// out. `distinct`: a page may occur once only (destinations). Errors: kOutOfRange,
+/// kInvalidArgument (an index for a pool that the layout doesn't have, a page twice, more than
+/// config::kMaxPagesPerRoom).
+[[nodiscard]] Result<std::vector<wire::KvPages>> gather_pages(
+    const KvLayout& layout, std::span<const std::uint32_t> pages,
+    std::optional<std::uint32_t> aux_index, const KvStateIndices& states, bool distinct);
+
+}  // namespace kvmend::kv

@@ -1,0 +1,131 @@
+#include "kv/link.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/config.h"
+#include "base/try.h"
+
+namespace kvmend::kv {
+namespace {
+
+Status gone() {
+  return {Code::kShuttingDown, Origin::kLocal, "the KV manager has been torn down"};
+}
+
+/// Lets one thread wait for another's work, also when the work is dropped unrun.
+class Gate {
+ public:
+  void open() KVM_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait() KVM_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    changed_.wait(mutex_, [this]() KVM_NO_THREAD_SAFETY_ANALYSIS { return open_; });
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool open_ KVM_GUARDED_BY(mutex_) = false;
+};
+
+/// Runs `work` on the loop and waits for it. False when the loop has stopped: then it wasn't run.
+bool run_on(env::EventLoop& loop, env::Task work) {
+  if (loop.in_loop_thread()) {
+    work();
+    return true;
+  }
+  const auto gate = std::make_shared<Gate>();
+  const auto ran = std::make_shared<std::atomic<bool>>(false);
+  // Opens when the task is destroyed: after it ran, or instead.
+  std::shared_ptr<void> opener(nullptr, [gate](void*) { gate->open(); });
+  loop.post([work = std::move(work), ran, opener = std::move(opener)]() mutable {
+    work();
+    ran->store(true);
+  });
+  gate->wait();
+  return ran->load();
+}
+
+Status check_options(const KvOptions& options) {
+  using std::chrono::duration_cast;
+  using std::chrono::milliseconds;
+  if (options.room_deadline < milliseconds{1} || options.room_deadline > config::kMaxRoomDeadline)
+    return {Code::kInvalidArgument, Origin::kCaller,
+            fmt::format("room_deadline {} ms (1 ms to 7 days)",
+                        duration_cast<milliseconds>(options.room_deadline).count())};
+  if (options.announced_ttl < milliseconds{1})
+    return {Code::kInvalidArgument, Origin::kCaller,
+            fmt::format("announced_ttl {} ms (at least 1 ms)",
+                        duration_cast<milliseconds>(options.announced_ttl).count())};
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Link>> Link::open(std::unique_ptr<EnginePort> port, KvRole role,
+                                         KvLayout layout, KvOptions options) {
+  KVM_RETURN_IF_ERROR(check_options(options));
+  KVM_RETURN_IF_ERROR(check_layout(layout));
+  env::EventLoop& loop = port->loop();
+  const std::shared_ptr<Link> link(new Link(role, std::move(layout), options));
+  Status failed = gone();
+  run_on(loop, [&] {
+    auto core = Core::open(std::move(port), role, link->layout_, link->options_, link->counters_);
+    if (core) {
+      link->core_ = std::move(*core);
+      failed = Status::ok();
+    } else {
+      failed = std::move(core).error();
+    }
+  });
+  if (!failed.is_ok()) return std::unexpected(std::move(failed));
+  const MutexLock lock(link->mutex_);
+  link->loop_ = &loop;
+  return link;
+}
+
+void Link::close() {
+  env::EventLoop* loop = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    loop = std::exchange(loop_, nullptr);
+  }
+  if (loop == nullptr) return;
+  const auto work = [this] {
+    core_->close(gone());
+    core_.reset();
+  };
+  // A loop that has stopped runs nothing concurrently: then this thread may do it.
+  if (!run_on(*loop, work)) work();
+}
+
+void Link::post(std::shared_ptr<RoomHandle> handle, std::move_only_function<void(Core&)> work) {
+  {
+    const MutexLock lock(mutex_);
+    if (loop_ != nullptr) {
+      loop_->post([self = shared_from_this(), handle = std::move(handle),
+                   work = std::move(work)]() mutable {
+        if (self->core_) {
+          work(*self->core_);
+        } else {
+          handle->fail(gone(), Time{});
+        }
+      });
+      return;
+    }
+  }
+  handle->fail(gone(), Time{});
+}
+
+std::optional<Time> Link::now() const {
+  const MutexLock lock(mutex_);
+  if (loop_ == nullptr) return std::nullopt;
+  return loop_->now();
+}
+
+}  // namespace kvmend::kv

@@ -1,0 +1,52 @@
+// Prefill: the decode engines that have registered, each with the plan that fills its pools, or
+// with the reason why there is none. Loop thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kv/plan.h"
+#include "kv/role.h"
+
+namespace kvmend::kv {
+
+struct PeerLayout {
+  Peer peer;
+  Incarnation before;  ///< the process it replaced: its late words are void
+  std::uint64_t registration = 0;
+  Status verdict;                            ///< kIncompatible: apart from the session's health
+  std::shared_ptr<const TransferPlan> plan;  ///< when the verdict is OK
+  std::uint64_t last_use = 0;
+};
+
+class PeerLayouts {
+ public:
+  PeerLayouts(const KvLayout& here, Counters& counters) : here_(here), counters_(counters) {}
+
+  /// Takes a registration (the same one twice is harmless) and returns it with its verdict;
+  /// nullptr when it comes from a process that was replaced already. Beyond config::kMaxKvPeers
+  /// the longest unused peer is forgotten: it will be asked to register again.
+  const PeerLayout* add(const Peer& from, const wire::KvRegister& message);
+
+  /// The registration of exactly this process, or nullptr.
+  [[nodiscard]] const PeerLayout* find(const Peer& peer);
+  /// The process that is registered at this address; unset when none is.
+  [[nodiscard]] Incarnation incarnation_at(const std::string& session_id) const;
+
+  /// Forgets what another process than `now` registered.
+  void on_incarnation(const std::string& session_id, Incarnation now);
+  [[nodiscard]] const std::map<std::string, PeerLayout>& all() const { return peers_; }
+
+ private:
+  void make_room();
+
+  const KvLayout& here_;
+  Counters& counters_;
+  std::map<std::string, PeerLayout> peers_;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace kvmend::kv

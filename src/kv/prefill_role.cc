@@ -1,0 +1,271 @@
+#include "kv/prefill_role.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/config.h"
+
+namespace kvmend::kv {
+namespace {
+
+/// Whether the metadata fits the pools that decode registered.
+Status check_metadata(const wire::KvRoomMetadata& metadata, const TransferPlan& plan) {
+  std::size_t total = 0;
+  for (const wire::KvPages& pages : metadata.pages) {
+    if (pages.component >= plan.components().size())
+      return {Code::kOutOfRange, Origin::kPeer,
+              fmt::format("component {}: decode registered {}", pages.component,
+                          plan.components().size())};
+    total += pages.pages.size();
+    const ComponentMap& map = plan.components()[pages.component];
+    for (const std::uint32_t page : pages.pages)
+      if (page >= map.destination_items)
+        return {Code::kOutOfRange, Origin::kPeer,
+                fmt::format("page {} of component {}: decode registered {} pages", page,
+                            pages.component, map.destination_items)};
+  }
+  if (total > config::kMaxPagesPerRoom)
+    return {Code::kOutOfRange, Origin::kPeer, fmt::format("{} pages in one room", total)};
+  return {};
+}
+
+}  // namespace
+
+PrefillRole::PrefillRole(const Surroundings& around)
+    : around_(around),
+      peers_(around.layout, around.counters),
+      announced_(around.counters),
+      expiry_timer_(around.port.loop()) {}
+
+// ------------------------------------------------------------------------------- from senders
+
+std::shared_ptr<PrefillRoom> PrefillRole::find(RoomId room) const {
+  const auto at = rooms_.find(room);
+  return at == rooms_.end() ? nullptr : at->second;
+}
+
+std::shared_ptr<PrefillRoom> PrefillRole::find(const RoomHandle& handle) const {
+  std::shared_ptr<PrefillRoom> room = find(handle.room());
+  return room && room->handle().get() == &handle ? room : nullptr;
+}
+
+void PrefillRole::attach(const std::shared_ptr<RoomHandle>& handle, std::string only_decode) {
+  const RoomId id = handle->room();
+  if (rooms_.contains(id) || rooms_.size() >= config::kMaxRooms) {
+    ++around_.counters.rooms_refused;
+    if (rooms_.contains(id))
+      return handle->fail({Code::kAlreadyExists, Origin::kCaller,
+                           fmt::format("room {} has a sender already", id.value)},
+                          around_.now());
+    return handle->fail({Code::kResourceExhausted, Origin::kLocal,
+                         fmt::format("{} rooms are live (the maximum)", rooms_.size())},
+                        around_.now());
+  }
+  const auto room = std::make_shared<PrefillRoom>(around_, static_cast<PrefillRoom::Host&>(*this),
+                                                  handle, std::move(only_decode));
+  rooms_.emplace(id, room);
+  around_.counters.rooms = rooms_.size();
+  room->start();
+  auto waiting = announced_.take(id);
+  arm_expiry();
+  if (!waiting) return;
+  if (waiting->aborted) return room->fail(*waiting->aborted);
+  announce(std::move(*waiting));
+}
+
+void PrefillRole::init(const RoomHandle& handle, std::uint32_t num_pages,
+                       std::optional<std::uint32_t> aux_index) {
+  if (const auto room = find(handle)) room->init(num_pages, aux_index);
+}
+
+void PrefillRole::send(const RoomHandle& handle, SourceChunk chunk) {
+  if (const auto room = find(handle)) room->send(std::move(chunk));
+}
+
+void PrefillRole::abort(const RoomHandle& handle, Status why) {
+  if (const auto room = find(handle)) room->fail(std::move(why));
+}
+
+void PrefillRole::on_room_over(PrefillRoom& room, const Status& result) {
+  for (const RoomKey& key : room.keys()) finished_.add(key, {.result = result});
+  if (result.is_ok()) {
+    ++around_.counters.rooms_succeeded;
+    around_.counters.bytes += room.handle()->metrics(std::nullopt).bytes;
+  } else {
+    ++around_.counters.rooms_failed;
+  }
+  rooms_.erase(room.handle()->room());  // the caller holds a reference
+  around_.counters.rooms = rooms_.size();
+}
+
+// ------------------------------------------------------------------------------- from decode
+
+void PrefillRole::on_message(const Peer& from, wire::KvMessage message) {
+  std::visit([&](auto& one) { handle(from, std::move(one)); }, message);
+}
+
+void PrefillRole::handle(const Peer& from, const wire::KvRegister& message) {
+  const Incarnation known = peers_.incarnation_at(from.session_id);
+  const PeerLayout* entry = peers_.add(from, message);
+  if (entry == nullptr) return;
+  if (known.is_set() && known != from.incarnation)
+    on_peer_incarnation(from.session_id, from.incarnation);
+  static_cast<void>(around_.send(
+      from, wire::KvRegisterReply{
+                .registration = message.registration,
+                .code = entry->verdict.code(),
+                .detail = entry->verdict.is_ok() ? std::string() : reason_text(entry->verdict)}));
+}
+
+void PrefillRole::handle(const Peer& from, wire::KvRoomMetadata message) {
+  if (const FinishedRoom* over =
+          finished_.find({message.room, from.incarnation, message.attempt})) {
+    ++around_.counters.late_messages;
+    static_cast<void>(
+        around_.send(from, status_message(message.room, message.attempt, over->result)));
+    return;
+  }
+  const PeerLayout* peer = peers_.find(from);
+  if (peer == nullptr) {  // a manager before this one knew it, or it was forgotten
+    static_cast<void>(around_.send(
+        from, wire::KvRegisterReply{.registration = 0,
+                                    .code = Code::kUnavailable,
+                                    .detail = "not registered here (any more): register again"}));
+    return;
+  }
+  if (!peer->verdict.is_ok()) return refuse(from, message, peer->verdict);
+  if (const Status bad = check_metadata(message, *peer->plan); !bad.is_ok())
+    return refuse(from, message, bad);
+  const Time deadline = saturating_add(around_.now(), message.expires_in);
+  announce(
+      {.peer = from, .plan = peer->plan, .metadata = std::move(message), .deadline = deadline});
+}
+
+void PrefillRole::announce(Announcement announcement) {
+  // Kept for the answer: the announcement is moved away.
+  const Peer peer = announcement.peer;
+  wire::KvRoomMetadata head{.room = announcement.metadata.room,
+                            .attempt = announcement.metadata.attempt,
+                            .grant = announcement.metadata.grant};
+  if (const auto room = find(head.room)) {
+    if (!room->serves(peer, head.attempt))
+      if (const Status refused = room->announce(std::move(announcement)); !refused.is_ok())
+        return refuse(peer, head, refused);
+    return answer(peer, head, room->handle()->status());
+  }
+  if (Announcement* standing = announced_.find(head.room)) {
+    const bool same = standing->peer.incarnation == peer.incarnation;
+    if (same && standing->metadata.attempt == head.attempt)
+      return answer(peer, head, KvStatus::kBootstrapping);
+    // A later attempt of the same engine replaces its earlier one.
+    if (same || standing->aborted) static_cast<void>(announced_.take(head.room));
+  }
+  const Time expires =
+      std::min(announcement.deadline, saturating_add(around_.now(), around_.options.announced_ttl));
+  const Status added = announced_.add(std::move(announcement), expires);
+  if (!added.is_ok()) return refuse(peer, head, added);
+  arm_expiry();
+  answer(peer, head, KvStatus::kBootstrapping);
+}
+
+void PrefillRole::refuse(const Peer& to, const wire::KvRoomMetadata& metadata, const Status& why) {
+  ++around_.counters.rooms_refused;
+  wire::KvRoomStatus message = status_message(metadata.room, metadata.attempt, why);
+  message.grant = metadata.grant;
+  static_cast<void>(around_.send(to, message));
+}
+
+void PrefillRole::answer(const Peer& to, const wire::KvRoomMetadata& metadata, KvStatus status) {
+  if (is_terminal(status)) return;  // the room has spoken for itself
+  static_cast<void>(
+      around_.send(to, wire::KvRoomStatus{.room = metadata.room,
+                                          .attempt = metadata.attempt,
+                                          .status = static_cast<std::uint32_t>(status),
+                                          .grant = metadata.grant}));
+}
+
+void PrefillRole::handle(const Peer& from, const wire::KvRoomStatus& message) {
+  if (const auto room = find(message.room)) return room->on_status(from, message);
+  if (finished_.find({message.room, from.incarnation, message.attempt}) != nullptr) {
+    ++around_.counters.late_messages;
+  } else {
+    ++around_.counters.unknown_messages;
+  }
+}
+
+void PrefillRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
+  const auto room = find(message.room);
+  if (room && room->serves(from, message.attempt)) return room->on_abort(from, message);
+  Announcement* standing = announced_.find(message.room);
+  if (standing != nullptr && standing->peer.incarnation == from.incarnation &&
+      standing->metadata.attempt == message.attempt) {
+    announced_.mark_aborted(message.room,
+                            reported_by(from.session_id, message.code, message.reason));
+  } else if (finished_.find({message.room, from.incarnation, message.attempt}) != nullptr) {
+    ++around_.counters.late_messages;
+  } else {
+    ++around_.counters.unknown_messages;
+  }
+  // Nothing of that attempt is in flight here.
+  static_cast<void>(
+      around_.send(from, wire::KvRoomAbortAck{.room = message.room, .attempt = message.attempt}));
+}
+
+template <class Other>
+void PrefillRole::handle(const Peer& /*from*/, const Other& /*message*/) {
+  ++around_.counters.unknown_messages;  // acknowledgements of aborts, and what isn't for prefill
+}
+
+void PrefillRole::on_peer_incarnation(const std::string& session_id, Incarnation now) {
+  peers_.on_incarnation(session_id, now);
+  announced_.on_incarnation(session_id, now);
+  std::vector<std::shared_ptr<PrefillRoom>> rooms;
+  for (const auto& [id, room] : rooms_) rooms.push_back(room);
+  for (const auto& room : rooms) room->on_peer_incarnation(session_id, now);
+}
+
+void PrefillRole::arm_expiry() {
+  const Time next = announced_.next_expiry();
+  if (next == kForever) return expiry_timer_.cancel();
+  if (expiry_timer_.armed() && expiry_timer_.when() <= next) return;
+  expiry_timer_.arm(next, [this] { expire_announced(); });
+}
+
+void PrefillRole::expire_announced() {
+  for (const Announcement& gone : announced_.expire(around_.now())) {
+    if (gone.aborted) continue;
+    const wire::KvRoomMetadata& metadata = gone.metadata;
+    const Status why(Code::kDeadlineExceeded, Origin::kPeer,
+                     fmt::format("room {}: prefill never opened it", metadata.room.value));
+    finished_.add({metadata.room, gone.peer.incarnation, metadata.attempt}, {.result = why});
+    static_cast<void>(
+        around_.send(gone.peer, status_message(metadata.room, metadata.attempt, why)));
+  }
+  arm_expiry();
+}
+
+void PrefillRole::close(const Status& why) {
+  std::vector<std::shared_ptr<PrefillRoom>> rooms;
+  for (const auto& [id, room] : rooms_) rooms.push_back(room);
+  for (const auto& room : rooms) room->fail(why);
+  for (const Announcement& gone : announced_.take_all())
+    if (!gone.aborted) refuse(gone.peer, gone.metadata, why);
+  for (const auto& [session_id, entry] : peers_.all())
+    if (entry.peer.incarnation.is_set())
+      static_cast<void>(around_.send(
+          entry.peer,
+          wire::KvRegisterReply{
+              .registration = 0, .code = Code::kUnavailable, .detail = reason_text(why)}));
+  expiry_timer_.cancel();
+}
+
+void PrefillRole::finish_close() {
+  std::vector<std::shared_ptr<PrefillRoom>> rooms;
+  for (const auto& [id, room] : rooms_) rooms.push_back(room);
+  for (const auto& room : rooms) room->give_up_writes();
+}
+
+}  // namespace kvmend::kv

@@ -1,0 +1,64 @@
+// The prefill side of a manager: registered decode engines, announced rooms, live rooms, and how
+// the others ended. Loop thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/announced_rooms.h"
+#include "kv/finished_rooms.h"
+#include "kv/peer_layouts.h"
+#include "kv/prefill_room.h"
+#include "kv/role.h"
+
+namespace kvmend::kv {
+
+class PrefillRole : public Role, private PrefillRoom::Host {
+ public:
+  explicit PrefillRole(const Surroundings& around);
+
+  // ---- from senders; a handle whose room is over is ignored
+  /// Opens the room, or fails the handle: kAlreadyExists (B1), kResourceExhausted.
+  void attach(const std::shared_ptr<RoomHandle>& handle, std::string only_decode);
+  void init(const RoomHandle& handle, std::uint32_t num_pages,
+            std::optional<std::uint32_t> aux_index);
+  void send(const RoomHandle& handle, SourceChunk chunk);
+  void abort(const RoomHandle& handle, Status why);
+
+  // ---- Role
+  void on_message(const Peer& from, wire::KvMessage message) override;
+  void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
+  void on_grant_expired(RoomId /*room*/, std::uint32_t /*attempt*/) override {}
+  void close(const Status& why) override;
+  void finish_close() override;
+
+ private:
+  void on_room_over(PrefillRoom& room, const Status& result) override;
+
+  void handle(const Peer& from, const wire::KvRegister& message);
+  void handle(const Peer& from, wire::KvRoomMetadata message);
+  void handle(const Peer& from, const wire::KvRoomStatus& message);
+  void handle(const Peer& from, const wire::KvRoomAbort& message);
+  template <class Other>
+  void handle(const Peer& from, const Other& message);
+
+  void announce(Announcement announcement);
+  void refuse(const Peer& to, const wire::KvRoomMetadata& metadata, const Status& why);
+  /// Tells decode where its room stands: the answer to its metadata.
+  void answer(const Peer& to, const wire::KvRoomMetadata& metadata, KvStatus status);
+  std::shared_ptr<PrefillRoom> find(const RoomHandle& handle) const;
+  std::shared_ptr<PrefillRoom> find(RoomId room) const;
+  void arm_expiry();
+  void expire_announced();
+
+  const Surroundings& around_;
+  PeerLayouts peers_;
+  AnnouncedRooms announced_;
+  FinishedRooms finished_;
+  std::unordered_map<RoomId, std::shared_ptr<PrefillRoom>> rooms_;
+  env::ScopedTimer expiry_timer_;
+};
+
+}  // namespace kvmend::kv

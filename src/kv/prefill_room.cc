@@ -1,0 +1,361 @@
+#include "kv/prefill_room.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/config.h"
+#include "kv/layout.h"
+
+namespace kvmend::kv {
+namespace {
+
+Status mismatch(std::string detail) {
+  return {Code::kInvalidArgument, Origin::kCaller, std::move(detail)};
+}
+
+const wire::KvPages* find_pages(const std::vector<wire::KvPages>& pages, std::uint32_t component) {
+  const auto at = std::ranges::find(pages, component, &wire::KvPages::component);
+  return at == pages.end() ? nullptr : &*at;
+}
+
+/// As the reference numbers prefill ranks.
+std::uint32_t writer_rank(const KvRank& rank) {
+  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
+}
+
+}  // namespace
+
+PrefillRoom::PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
+                         std::string only_decode)
+    : around_(around),
+      host_(host),
+      handle_(std::move(handle)),
+      only_decode_(std::move(only_decode)),
+      deadline_(saturating_add(around.now(), around.options.room_deadline)),
+      timer_(around.port.loop()) {}
+
+void PrefillRoom::start() {
+  arm();
+}
+
+PrefillRoom::Destination* PrefillRoom::find(const Peer& peer, std::uint32_t attempt) {
+  for (Destination& to : destinations_)
+    if (to.to.peer.incarnation == peer.incarnation && to.to.metadata.attempt == attempt) return &to;
+  return nullptr;
+}
+
+bool PrefillRoom::serves(const Peer& peer, std::uint32_t attempt) const {
+  return std::ranges::any_of(destinations_, [&](const Destination& to) {
+    return to.to.peer.incarnation == peer.incarnation && to.to.metadata.attempt == attempt;
+  });
+}
+
+std::vector<RoomKey> PrefillRoom::keys() const {
+  std::vector<RoomKey> out;
+  for (const Destination& to : destinations_)
+    out.push_back({handle_->room(), to.to.peer.incarnation, to.to.metadata.attempt});
+  return out;
+}
+
+Status PrefillRoom::announce(Announcement announcement) {
+  if (ending_) return *ending_;
+  const Peer& peer = announcement.peer;
+  const std::uint64_t room = handle_->room().value;
+  if (!only_decode_.empty() && peer.session_id != only_decode_)
+    return {Code::kAlreadyExists, Origin::kPeer,
+            fmt::format("room {} is for {}, not for {}", room, only_decode_, peer.session_id)};
+  if (destinations_.size() == required_)
+    return {Code::kAlreadyExists, Origin::kPeer,
+            fmt::format("room {} is taken by {}", room, destinations_[0].to.peer.session_id)};
+  const auto self = shared_from_this();
+  deadline_ = std::min(deadline_, announcement.deadline);
+  Destination& to = destinations_.emplace_back();
+  to.declared.resize(announcement.plan->components().size());
+  to.to = std::move(announcement);
+  if (destinations_.size() == required_)
+    handle_->advance(KvStatus::kWaitingForInput, around_.now());
+  pump(to);
+  to.answered = true;  // by the caller, from the status as it is now
+  arm();
+  return {};
+}
+
+void PrefillRoom::init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index) {
+  if (ending_ || num_pages_) return;
+  const auto self = shared_from_this();
+  num_pages_ = num_pages;
+  aux_index_ = aux_index;
+  for (Destination& to : destinations_) pump(to);
+}
+
+void PrefillRoom::send(SourceChunk chunk) {
+  if (ending_ || all_queued_) return;
+  const auto self = shared_from_this();
+  if (chunks_.size() >= config::kMaxChunksPerRoom)
+    return fail({Code::kResourceExhausted, Origin::kCaller,
+                 fmt::format("more than {} chunks in one room", config::kMaxChunksPerRoom)});
+  if (chunk.last && aux_index_)
+    chunk.extra.push_back({.component = *aux_component(around_.layout), .pages = {*aux_index_}});
+  all_queued_ = chunk.last;
+  handle_->count_chunk();
+  chunks_.push_back(std::move(chunk));
+  for (Destination& to : destinations_) pump(to);
+}
+
+void PrefillRoom::pump(Destination& to) {
+  if (ending_ || !num_pages_ || to.doubt) return;
+  const wire::KvPages* pages = find_pages(to.to.metadata.pages, kv_component(around_.layout));
+  const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
+  if (announced != *num_pages_)
+    return fail(mismatch(fmt::format("room {}: decode {} announced {} pages, prefill sends {}",
+                                     handle_->room().value, to.to.peer.session_id, announced,
+                                     *num_pages_)));
+  while (!ending_ && to.next_chunk < chunks_.size())
+    if (!write(to, chunks_[to.next_chunk++])) return;
+  send_done_if_complete(to);
+}
+
+bool PrefillRoom::plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
+                             std::vector<std::uint64_t>& bytes) {
+  const TransferPlan& plan = *to.to.plan;
+  std::size_t pieces = 0;
+  std::vector<std::pair<std::uint32_t, std::vector<PageRun>>> parts;
+  for (const wire::KvPages& destination : to.to.metadata.pages) {
+    const ComponentMap& map = plan.components()[destination.component];
+    const KvPool pool = around_.layout.components[map.source_component].pool;
+    std::span<const std::uint32_t> from;
+    std::span<const std::uint32_t> into(destination.pages);
+    if (pool == KvPool::kKv) {
+      from = chunk.pages;
+      into = into.subspan(chunk.first, chunk.pages.size());
+    } else {
+      if (!chunk.last) continue;
+      if (const wire::KvPages* extra = find_pages(chunk.extra, map.source_component))
+        from = extra->pages;
+    }
+    if (from.size() != into.size()) {
+      fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
+                                handle_->room().value, to.to.peer.session_id, into.size(),
+                                kv_pool_name(pool), from.size())));
+      return false;
+    }
+    parts.emplace_back(destination.component, merge_runs(from, into));
+    pieces += plan.piece_count(destination.component, parts.back().second);
+    bytes[destination.component] += from.size() * map.bytes_per_page;
+  }
+  if (pieces > config::kMaxPiecesPerWrite) {
+    fail({Code::kResourceExhausted, Origin::kCaller,
+          fmt::format("room {}: one chunk makes {} pieces (at most {}): send smaller chunks",
+                      handle_->room().value, pieces, config::kMaxPiecesPerWrite)});
+    return false;
+  }
+  write.pieces.reserve(pieces);
+  for (const auto& [component, runs] : parts) plan.append(component, runs, write.pieces);
+  return true;
+}
+
+bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
+  Write write{.peer = to.to.peer.address,
+              .target = to.to.peer.incarnation,
+              .grant = to.to.metadata.grant,
+              .checksum = around_.options.checksum,
+              .deadline = deadline_};
+  std::vector<std::uint64_t> bytes(to.declared.size());
+  if (!plan_chunk(to, chunk, write, bytes)) return false;
+  if (write.pieces.empty()) return true;
+  const auto pages = static_cast<std::uint32_t>(chunk.pages.size());
+  const auto index = static_cast<std::size_t>(&to - destinations_.data());
+  // The id is known only after the call; on_done never runs inside it.
+  const auto id = std::make_shared<WriteId>();
+  write.on_done = [weak = weak_from_this(), index, id, pages, bytes = std::move(bytes)](
+                      const Status& result, std::uint32_t retries) {
+    const auto self = weak.lock();
+    if (self) self->on_write_done(index, *id, result, retries, bytes, pages);
+  };
+  ++in_flight_;
+  ++around_.counters.transfers;
+  handle_->advance(KvStatus::kTransferring, around_.now());
+  *id = around_.port.write(std::move(write));
+  to.writes.insert(*id);
+  if (to.answered && !to.writing)
+    static_cast<void>(around_.send(
+        to.to.peer,
+        wire::KvRoomStatus{.room = handle_->room(),
+                           .attempt = to.to.metadata.attempt,
+                           .status = static_cast<std::uint32_t>(KvStatus::kTransferring),
+                           .grant = to.to.metadata.grant}));
+  to.writing = true;
+  return true;
+}
+
+void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const Status& result,
+                                std::uint32_t retries, const std::vector<std::uint64_t>& bytes,
+                                std::uint32_t pages) {
+  if (over_) return;
+  const auto self = shared_from_this();
+  Destination& to = destinations_[destination];
+  to.writes.erase(write);
+  --in_flight_;
+  --around_.counters.transfers;
+  handle_->add_retries(retries);
+  // "Already complete": an earlier attempt landed, and decode has taken the pages over (I9).
+  const bool landed = result.is_ok() || result.code() == Code::kAlreadyExists;
+  if (landed) {
+    for (std::size_t c = 0; c < bytes.size(); ++c) {
+      to.declared[c] += bytes[c];
+      handle_->add_bytes(bytes[c]);
+    }
+    to.declared_pages += pages;
+  }
+  if (ending_) {
+    if (in_flight_ == 0) finish();
+    return;
+  }
+  if (landed) return send_done_if_complete(to);
+  if (result.code() != Code::kPermissionDenied) return fail(result);
+  if (to.doubt) return;
+  // Decode has revoked the grant. Its message with the reason travels on another connection.
+  to.doubt = result;
+  doubt_until_ = std::min(doubt_until_, around_.now() + config::kKvReasonGrace);
+  arm();
+}
+
+void PrefillRoom::send_done_if_complete(Destination& to) {
+  if (ending_ || to.done_sent || to.doubt || !all_queued_ || to.next_chunk != chunks_.size() ||
+      !to.writes.empty())
+    return;
+  to.done_sent = true;
+  to.repeat.start(around_.now());
+  send_done(to);
+  arm();
+}
+
+void PrefillRoom::send_done(Destination& to) {
+  const Status sent =
+      around_.send(to.to.peer, wire::KvRoomDone{.room = handle_->room(),
+                                                .attempt = to.to.metadata.attempt,
+                                                .grant = to.to.metadata.grant,
+                                                .writer_rank = writer_rank(around_.layout.rank),
+                                                .declared_bytes = to.declared,
+                                                .declared_pages = to.declared_pages});
+  if (sent.code() == Code::kPeerRestarted) {
+    to.gone = true;
+    fail(peer_restarted(to.to.peer.session_id));
+  }
+}
+
+void PrefillRoom::on_status(const Peer& from, const wire::KvRoomStatus& message) {
+  const auto self = shared_from_this();
+  Destination* to = find(from, message.attempt);
+  if (to == nullptr || ending_) return;
+  const auto status = static_cast<KvStatus>(message.status);
+  if (status == KvStatus::kFailed) {
+    to->gone = true;
+    return fail(reported_by(from.session_id, message.code, message.reason));
+  }
+  if (status != KvStatus::kSuccess || !to->done_sent) return;
+  to->complete = true;
+  to->repeat.stop();
+  if (destinations_.size() == required_ &&
+      std::ranges::all_of(destinations_, &Destination::complete))
+    finish();
+}
+
+void PrefillRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
+  const auto self = shared_from_this();
+  Destination* to = find(from, message.attempt);
+  if (to == nullptr) return;
+  to->gone = true;
+  to->wants_ack = true;
+  fail(reported_by(from.session_id, message.code, message.reason));
+}
+
+void PrefillRoom::on_peer_incarnation(const std::string& session_id, Incarnation now) {
+  const auto self = shared_from_this();
+  for (Destination& to : destinations_) {
+    if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now) continue;
+    to.gone = true;
+    fail(peer_restarted(session_id));
+  }
+}
+
+void PrefillRoom::fail(Status why) {
+  if (ending_) return;
+  const auto self = shared_from_this();
+  ending_ = std::move(why);
+  timer_.cancel();
+  for (Destination& to : destinations_) {
+    if (!to.gone)
+      static_cast<void>(
+          around_.send(to.to.peer, wire::KvRoomAbort{.room = handle_->room(),
+                                                     .attempt = to.to.metadata.attempt,
+                                                     .code = ending_->code(),
+                                                     .reason = reason_text(*ending_),
+                                                     .rank = writer_rank(around_.layout.rank)}));
+    const std::set<WriteId> writes = to.writes;  // `cancel` may end them at once
+    for (const WriteId write : writes) around_.port.cancel(write, *ending_);
+  }
+  if (in_flight_ == 0) finish();
+}
+
+void PrefillRoom::give_up_writes() {
+  const auto self = shared_from_this();
+  around_.counters.transfers -= in_flight_;
+  in_flight_ = 0;
+  if (ending_) finish();
+}
+
+void PrefillRoom::finish() {
+  if (over_) return;
+  over_ = true;
+  timer_.cancel();
+  for (const Destination& to : destinations_)
+    if (to.wants_ack)
+      static_cast<void>(
+          around_.send(to.to.peer, wire::KvRoomAbortAck{.room = handle_->room(),
+                                                        .attempt = to.to.metadata.attempt,
+                                                        .rank = writer_rank(around_.layout.rank)}));
+  const Status result = ending_.value_or(Status::ok());
+  host_.on_room_over(*this, result);
+  if (result.is_ok()) {
+    handle_->advance(KvStatus::kSuccess, around_.now());
+  } else {
+    handle_->fail(result, around_.now());
+  }
+}
+
+void PrefillRoom::arm() {
+  if (ending_ || over_) return;
+  Time next = std::min(deadline_, doubt_until_);
+  for (const Destination& to : destinations_) next = std::min(next, to.repeat.next());
+  if (timer_.armed() && timer_.when() == next) return;
+  timer_.arm(next, [this] { on_timer(); });
+}
+
+void PrefillRoom::on_timer() {
+  const auto self = shared_from_this();
+  const Time now = around_.now();
+  if (now >= deadline_)
+    return fail(
+        {Code::kDeadlineExceeded, Origin::kPeer,
+         fmt::format("room {} ran out of time: {}", handle_->room().value, where_it_stands())});
+  for (Destination& to : destinations_) {
+    if (to.doubt && now >= doubt_until_) return fail(*to.doubt);
+    if (!to.repeat.due(now)) continue;
+    ++around_.counters.messages_repeated;
+    send_done(to);
+    if (ending_) return;
+  }
+  arm();
+}
+
+std::string PrefillRoom::where_it_stands() const {
+  if (destinations_.size() < required_) return "decode hasn't announced its pages";
+  if (in_flight_ > 0) return fmt::format("{} writes were under way", in_flight_);
+  if (!all_queued_) return fmt::format("the caller sent {} chunks and no last one", chunks_.size());
+  return "decode hasn't confirmed the pages";
+}
+
+}  // namespace kvmend::kv

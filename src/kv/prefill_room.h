@@ -1,0 +1,112 @@
+// One room on the prefill side: chunks in, writes out, the last word from decode. Loop thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "env/event_loop.h"
+#include "kv/announced_rooms.h"
+#include "kv/finished_rooms.h"
+#include "kv/repeat.h"
+#include "kv/role.h"
+
+namespace kvmend::kv {
+
+/// What one `send` brought: checked against the local pools.
+struct SourceChunk {
+  std::uint32_t first = 0;  ///< position of the first page in the room
+  std::vector<std::uint32_t> pages;
+  bool last = false;
+  std::vector<wire::KvPages> extra;  ///< aux and state, with the last chunk
+};
+
+/// Everything in a room runs to completion, except writes: a failing room cancels those, and is
+/// over (its status published) once the last of them has let go of the source pages.
+class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
+ public:
+  class Host {
+   public:
+    virtual ~Host() = default;
+    /// The room is over; its status follows as soon as this returns.
+    virtual void on_room_over(PrefillRoom& room, const Status& result) = 0;
+  };
+
+  PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
+              std::string only_decode);
+
+  /// Arms the deadline. Call once the room stands in its table.
+  void start();
+  /// A decode engine wants the room. Errors, for that engine alone: kAlreadyExists (B1), the room's
+  /// own failure.
+  Status announce(Announcement announcement);
+  void init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index);
+  void send(SourceChunk chunk);
+
+  void on_status(const Peer& from, const wire::KvRoomStatus& message);
+  void on_abort(const Peer& from, const wire::KvRoomAbort& message);
+  void on_peer_incarnation(const std::string& session_id, Incarnation now);
+  void fail(Status why);
+  /// Ends a failed room whose writes can't touch memory any more but haven't reported back.
+  void give_up_writes();
+
+  [[nodiscard]] const std::shared_ptr<RoomHandle>& handle() const { return handle_; }
+  [[nodiscard]] bool serves(const Peer& peer, std::uint32_t attempt) const;
+  /// One key per decode attempt that the room has served.
+  [[nodiscard]] std::vector<RoomKey> keys() const;
+
+ private:
+  struct Destination {
+    Announcement to;
+    std::size_t next_chunk = 0;
+    std::set<WriteId> writes;             ///< in flight
+    std::vector<std::uint64_t> declared;  ///< acknowledged bytes per component of decode
+    std::uint32_t declared_pages = 0;
+    bool answered = false;  ///< knows where the room stands; told again when the first write starts
+    bool writing = false;
+    bool done_sent = false;
+    bool complete = false;  ///< decode said Success
+    bool gone = false;      ///< don't tell it: it said so itself, or is another process now
+    bool wants_ack = false;
+    std::optional<Status> doubt;  ///< a write was refused; decode's reason should be near
+    Repeat repeat;                ///< of KvRoomDone
+  };
+
+  Destination* find(const Peer& peer, std::uint32_t attempt);
+  void pump(Destination& to);
+  /// False when the chunk doesn't fit what decode announced (the room has failed then).
+  bool write(Destination& to, const SourceChunk& chunk);
+  bool plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
+                  std::vector<std::uint64_t>& bytes);
+  void on_write_done(std::size_t destination, WriteId write, const Status& result,
+                     std::uint32_t retries, const std::vector<std::uint64_t>& bytes,
+                     std::uint32_t pages);
+  void send_done_if_complete(Destination& to);
+  void send_done(Destination& to);
+  void arm();
+  void on_timer();
+  [[nodiscard]] std::string where_it_stands() const;
+  void finish();
+
+  const Surroundings& around_;
+  Host& host_;
+  const std::shared_ptr<RoomHandle> handle_;
+  const std::string only_decode_;
+  std::vector<Destination> destinations_;  // one; unequal parallelism will bring more
+  std::size_t required_ = 1;
+  std::optional<std::uint32_t> num_pages_;
+  std::optional<std::uint32_t> aux_index_;
+  std::vector<SourceChunk> chunks_;
+  bool all_queued_ = false;
+  std::size_t in_flight_ = 0;
+  std::optional<Status> ending_;  // first cause
+  bool over_ = false;
+  Time deadline_;
+  Time doubt_until_ = kForever;
+  env::ScopedTimer timer_;
+};
+
+}  // namespace kvmend::kv

@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "kv/handles.h"
+#include "kv/layout.h"
+#include "kvmend/kv.h"
+
+namespace kvmend {
+
+using kv::Core;
+
+KvReceiver::KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room)
+    : link_(manager.link_), handle_(kv::make_handle(*link_, room)) {
+  if (!kv::check_handle(*link_, *handle_, KvRole::kDecode)) return;
+  link_->post(handle_, [handle = handle_, sessions = std::move(prefill_sessions)](Core& core) {
+    core.decode()->attach(handle, sessions);
+  });
+}
+
+KvReceiver::KvReceiver(KvManager& manager, std::string prefill_session, RoomId room)
+    : KvReceiver(manager, std::vector<std::string>{std::move(prefill_session)}, room) {}
+
+KvReceiver::~KvReceiver() {
+  clear();
+}
+
+void KvReceiver::init() {
+  link_->post(handle_, [handle = handle_](Core& core) { core.decode()->init(*handle); });
+}
+
+Status KvReceiver::send_metadata(std::span<const std::uint32_t> pages,
+                                 std::optional<std::uint32_t> aux_index,
+                                 const KvStateIndices& states, std::uint64_t prefix_tokens) {
+  if (poll() == KvStatus::kFailed) return failure();
+  auto gathered = kv::gather_pages(link_->layout(), pages, aux_index, states, true);
+  if (!gathered) return std::move(gathered).error();
+  const MutexLock lock(handle_->promise_mutex);
+  if (handle_->promise.num_pages)
+    return kv::misuse(fmt::format("room {}: the pages were announced before", room().value));
+  handle_->promise.num_pages = static_cast<std::uint32_t>(pages.size());
+  link_->post(handle_, [handle = handle_, announced = std::move(*gathered),
+                        prefix_tokens](Core& core) mutable {
+    core.decode()->set_pages(*handle, std::move(announced), prefix_tokens);
+  });
+  return {};
+}
+
+KvStatus KvReceiver::poll() const {
+  return handle_->status();
+}
+
+KvStatus KvReceiver::wait(std::chrono::nanoseconds timeout) const {
+  return handle_->wait_for(KvStatus::kSuccess, timeout);
+}
+
+KvStatus KvReceiver::wait_for(KvStatus status, std::chrono::nanoseconds timeout) const {
+  return handle_->wait_for(status, timeout);
+}
+
+void KvReceiver::abort(std::string_view reason) {
+  if (is_terminal(poll())) return;
+  link_->post(handle_, [handle = handle_, why = kv::aborted(reason)](Core& core) {
+    core.decode()->abort(*handle, why);
+  });
+}
+
+bool KvReceiver::abort_acknowledged() const {
+  return handle_->abort_acknowledged();
+}
+
+Status KvReceiver::failure() const {
+  return handle_->failure();
+}
+
+void KvReceiver::clear() {
+  if (is_terminal(poll())) return;
+  link_->post(handle_,
+              [handle = handle_](Core& core) { core.decode()->abort(*handle, kv::cleared()); });
+}
+
+KvRoomMetrics KvReceiver::metrics() const {
+  return handle_->metrics(link_->now());
+}
+
+RoomId KvReceiver::room() const {
+  return handle_->room();
+}
+
+}  // namespace kvmend
