@@ -72,28 +72,15 @@ PosixEventLoop::~PosixEventLoop() {
 void PosixEventLoop::run() {
   while (run_once(-1ns)) {
   }
-  // Tasks posted before the stop still run; later ones are dropped where they are posted.
-  bind_to_this_thread();
-  {
-    const MutexLock lock(mutex_);
-    closed_ = true;
-    std::ranges::move(posted_, std::back_inserter(ready_));
-    posted_.clear();
-  }
-  in_turn_ = true;
-  while (!ready_.empty()) {
-    Task task = std::move(ready_.front());
-    ready_.pop_front();
-    task();
-  }
-  run_end_of_turn();
-  in_turn_ = false;
 }
 
 bool PosixEventLoop::run_once(Duration timeout) {
   KVM_CHECK(!in_turn_, "a loop runs itself");
   bind_to_this_thread();
-  if (stop_.load(std::memory_order_acquire)) return false;
+  if (stop_.load(std::memory_order_acquire)) {
+    finish();
+    return false;
+  }
   in_turn_ = true;
   // Time between two calls of a caller that drives us counts as a gap, too: nobody was served.
   note_progress(Duration::zero());
@@ -105,7 +92,27 @@ bool PosixEventLoop::run_once(Duration timeout) {
   run_timers();
   run_end_of_turn();
   in_turn_ = false;
-  return !stop_.load(std::memory_order_acquire);
+  if (!stop_.load(std::memory_order_acquire)) return true;
+  finish();
+  return false;
+}
+
+// Tasks posted before the stop still run; later ones are dropped where they are posted.
+void PosixEventLoop::finish() {
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    std::ranges::move(posted_, std::back_inserter(ready_));
+    posted_.clear();
+  }
+  in_turn_ = true;
+  while (!ready_.empty()) {
+    Task task = std::move(ready_.front());
+    ready_.pop_front();
+    task();
+  }
+  run_end_of_turn();
+  in_turn_ = false;
 }
 
 void PosixEventLoop::stop() {

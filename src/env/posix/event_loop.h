@@ -53,14 +53,16 @@ class PosixEventLoop final : public EventLoop {
   static Result<std::unique_ptr<PosixEventLoop>> create(const EventLoopOptions& options = {});
   ~PosixEventLoop() override;
 
-  /// Runs turns until `stop()`, then the tasks posted before it. Any thread, one at a time.
+  /// Runs turns until `stop()`; the last one also runs all tasks posted so far. Any thread, one at
+  /// a time.
   void run();
 
   /// Runs one turn, waiting for at most `timeout` (negative: without limit). False once stopped.
   /// For callers that drive the loop themselves. Any thread, one at a time, never from a handler.
   bool run_once(Duration timeout);
 
-  /// Ends `run()` after the current turn, for good. Any thread.
+  /// Ends `run()` after the current turn, for good; tasks posted from then on are dropped. Any
+  /// thread.
   void stop();
 
   /// Makes the caller the loop thread while nobody runs the loop, e.g. to take things down after
@@ -106,6 +108,7 @@ class PosixEventLoop final : public EventLoop {
   void run_posted();
   void run_timers();
   void run_end_of_turn();
+  void finish();
   void drain_wake();
 
   const EventLoopOptions options_;

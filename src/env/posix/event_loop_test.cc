@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -94,6 +94,7 @@ TEST(PosixEventLoop, PostsFromManyThreadsArriveInTheOrderOfEachThread) {
   std::jthread runner([&] { loop->run(); });
   {
     std::vector<std::jthread> posters;
+    posters.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       posters.emplace_back([&, t] {
         for (int i = 0; i < kPosts; ++i) {
@@ -133,6 +134,17 @@ TEST(PosixEventLoop, TasksPostedBeforeTheStopRunLaterOnesAreDestroyed) {
   loop->post([held] { ADD_FAILURE() << "ran after the stop"; });
   EXPECT_EQ(held.use_count(), 1);
   EXPECT_FALSE(loop->run_once(0ns));
+}
+
+TEST(PosixEventLoop, StopsAlsoWhenItsCallerDrivesIt) {
+  auto loop = make_loop();
+  int ran = 0;
+  loop->post([&] { ++ran; });
+  loop->stop();
+  EXPECT_FALSE(loop->run_once(-1ns));
+  loop->post([&] { ++ran; });
+  EXPECT_FALSE(loop->run_once(-1ns));
+  EXPECT_EQ(ran, 1);
 }
 
 TEST(PosixEventLoop, BelongsToTheThreadThatRanItLast) {

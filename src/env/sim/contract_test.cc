@@ -322,6 +322,7 @@ TEST_P(Contract, AWriterSeesAgainWhenTheReaderStandsStill) {
 // Each connection's handler destroys itself and its neighbour while both have an event due.
 TEST_P(Contract, HandlersMayDestroyTheirOwnAndOtherStreams) {
   std::vector<std::unique_ptr<Peer>> clients;
+  clients.reserve(32);
   for (int i = 0; i < 32; ++i) clients.push_back(connect_pair());
   std::vector<std::unique_ptr<Peer>>& servers = acceptor_.peers;
   int events = 0;
@@ -365,6 +366,7 @@ TEST_P(Contract, AHandlerMayDestroyItsStreamInEveryEvent) {
 TEST_P(Contract, AListenerMayBeDestroyedWhileItAccepts) {
   std::vector<std::unique_ptr<Peer>> clients;
   acceptor_.when_accepted = [&](Peer&) { listener_.reset(); };
+  clients.reserve(8);
   for (int i = 0; i < 8; ++i) clients.push_back(connect());
   ASSERT_TRUE(bench_->run_until([&] { return listener_ == nullptr; }));
   bench_->run_for(50ms);
@@ -430,6 +432,7 @@ TEST_P(Contract, NothingToMoveIsNoEnd) {
 TEST_P(Contract, X4_AcceptsAFlood) {
   constexpr std::size_t kClients = 500;
   std::vector<std::unique_ptr<Peer>> clients;
+  clients.reserve(kClients);
   for (std::size_t i = 0; i < kClients; ++i) clients.push_back(connect());
   ASSERT_TRUE(bench_->run_until([&] { return acceptor_.peers.size() == kClients; }));
   EXPECT_TRUE(bench_->run_until(

@@ -41,6 +41,8 @@ class EventQueue {
   void cancel(Key key) { events_.erase(key); }
   [[nodiscard]] bool empty() const { return events_.empty(); }
   [[nodiscard]] Time next_time() const { return empty() ? kForever : events_.begin()->first.first; }
+  /// Destroys all events; what their destructors add stays.
+  void clear() { const auto gone = std::exchange(events_, {}); }
   /// Takes the next event; the queue must not be empty.
   std::pair<Time, Task> pop();
 

@@ -69,9 +69,10 @@ bool SimFabric::is_lost(const Fault& fault, const Packet& packet) {
 void SimFabric::send(SimHost& from, Packet packet, Time& not_before) {
   if (!from.is_up()) return;
   const bool loopback = packet.to.is_loopback() || packet.to.host == from.ip();
-  const std::string& to = loopback ? from.ip() : packet.to.host;
+  const std::string to = loopback ? from.ip() : packet.to.host;
   const Fault* fault = loopback ? nullptr : fault_of(from.ip(), to);
   core_.note("send", Trace::hash(packet.payload), packet.sequence, packet.ack);
+  std::string receiver = to;
   if (fault != nullptr) {
     if (is_lost(*fault, packet)) {
       core_.note("drop", Trace::hash(to), packet.sequence, packet.ack);
@@ -79,20 +80,16 @@ void SimFabric::send(SimHost& from, Packet packet, Time& not_before) {
     }
     if (fault->refuse_connections && packet.kind == Packet::Kind::kSyn) {
       // As if sent by the other host: a firewall that rejects.
-      const Packet reset{.kind = Packet::Kind::kReset, .from = packet.to, .to = packet.from};
-      not_before = std::max(not_before, arrival_of(packet, fault, loopback));
-      core_.events.add(not_before,
-                       [this, ip = from.ip(), reset]() mutable { deliver(ip, std::move(reset)); });
-      return;
-    }
-    if (!packet.payload.empty() && core_.random.chance(fault->corrupt_probability)) {
+      packet = {.kind = Packet::Kind::kReset, .from = packet.to, .to = packet.from};
+      receiver = from.ip();
+    } else if (!packet.payload.empty() && core_.random.chance(fault->corrupt_probability)) {
       const std::uint64_t bit = core_.random.below(packet.payload.size() * 8);
       packet.payload[bit / 8] ^= std::byte{1} << (bit % 8);
     }
   }
   not_before = std::max(not_before, arrival_of(packet, fault, loopback));
   core_.events.add(not_before,
-                   [this, to, p = std::move(packet)]() mutable { deliver(to, std::move(p)); });
+                   [this, host = std::move(receiver), p = std::move(packet)] { deliver(host, p); });
 }
 
 Time SimFabric::arrival_of(const Packet& packet, const Fault* fault, bool loopback) {
@@ -117,14 +114,14 @@ Time SimFabric::arrival_of(const Packet& packet, const Fault* fault, bool loopba
   return sent + core_.options.delay + extra + late;
 }
 
-void SimFabric::deliver(const std::string& to, Packet packet) {
+void SimFabric::deliver(const std::string& to, const Packet& packet) {
   const auto host = hosts_.find(to);
   if (host == hosts_.end() || !host->second->is_up()) {
     core_.note("nowhere", Trace::hash(to), packet.sequence, packet.ack);
     return;
   }
   core_.note("arrive", static_cast<std::uint64_t>(packet.kind), packet.sequence, packet.ack);
-  host->second->receive(std::move(packet));
+  host->second->receive(packet);
 }
 
 }  // namespace kvmend::env::sim

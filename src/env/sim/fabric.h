@@ -46,7 +46,7 @@ class SimFabric {
   [[nodiscard]] const Fault* fault_of(const std::string& from, const std::string& to) const;
   [[nodiscard]] bool is_lost(const Fault& fault, const Packet& packet);
   Time arrival_of(const Packet& packet, const Fault* fault, bool loopback);
-  void deliver(const std::string& to, Packet packet);
+  void deliver(const std::string& to, const Packet& packet);
 
   SimCore& core_;
   std::map<std::string, SimHost*> hosts_;

@@ -43,6 +43,7 @@ void SimHost::set_ephemeral_ports(std::uint16_t first, std::uint16_t last) {
 
 std::vector<std::pair<Address, Address>> SimHost::connections() const {
   std::vector<Key> keys;
+  keys.reserve(endpoints_.size());
   for (const auto& [key, endpoint] : endpoints_) keys.push_back(key);
   return keys;
 }
@@ -116,7 +117,7 @@ bool SimHost::admit(const std::shared_ptr<Endpoint>& endpoint) {
 
 // ----------------------------------------------------------------------------------------- packets
 
-void SimHost::receive(Packet packet) {
+void SimHost::receive(const Packet& packet) {
   const auto found = endpoints_.find({packet.to, packet.from});
   if (found != endpoints_.end()) {
     const std::shared_ptr<Endpoint> endpoint = found->second;

@@ -65,7 +65,7 @@ class SimHost {
   /// full: as if its packet were lost) or at all (the port is closed: it is reset).
   bool admit(const std::shared_ptr<Endpoint>& endpoint);
   void send(Packet packet, Time& not_before) { fabric_.send(*this, std::move(packet), not_before); }
-  void receive(Packet packet);
+  void receive(const Packet& packet);
   void forget(const Endpoint& endpoint);
   void reset_connection(const Address& local, const Address& remote);
   [[nodiscard]] Duration clock_offset() const { return clock_offset_; }

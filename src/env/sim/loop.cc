@@ -138,7 +138,8 @@ void SimLoop::run_turn() {
   turn_event_ = EventQueue::kNone;
   if (livelock_time_ != core_.now) turns_at_this_time_ = 0;
   livelock_time_ = core_.now;
-  KVM_CHECK(++turns_at_this_time_ < kMaxTurnsAtOneTime, "a loop goes round without end");
+  ++turns_at_this_time_;
+  KVM_CHECK(turns_at_this_time_ < kMaxTurnsAtOneTime, "a loop goes round without end");
   in_turn_ = true;
   core_.running = this;
   report_gap();

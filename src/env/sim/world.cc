@@ -9,7 +9,9 @@ namespace kvmend::env::sim {
 SimWorld::SimWorld(std::uint64_t seed, const SimOptions& options)
     : core_(seed, options), fabric_(core_) {}
 
-SimWorld::~SimWorld() = default;
+SimWorld::~SimWorld() {
+  core_.events.clear();  // steps of the script may own streams, which need their hosts
+}
 
 SimHost& SimWorld::add_host(const std::string& ip) {
   auto host = std::make_unique<SimHost>(core_, fabric_, ip);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -248,6 +249,7 @@ TEST_F(SimWorldTest, ClocksDifferAndOneMayJump) {
 TEST_F(SimWorldTest, HeldAcceptsWaitInTheBacklogAndAFullOneIsSilent) {
   b_->hold_accepts(true);
   std::vector<std::unique_ptr<Peer>> clients;
+  clients.reserve(150);
   for (int i = 0; i < 150; ++i) clients.push_back(connect({.user_timeout = 60s}));
   world_.run_for(500ms);
   const auto connected = std::ranges::count_if(clients, [](const auto& c) { return c->connected; });
@@ -263,6 +265,7 @@ TEST_F(SimWorldTest, HeldAcceptsWaitInTheBacklogAndAFullOneIsSilent) {
 TEST_F(SimWorldTest, R2_RunsOutOfLocalPortsAndDescriptors) {
   world_.host(kA).set_ephemeral_ports(40'000, 40'003);
   std::vector<std::unique_ptr<Peer>> clients;
+  clients.reserve(4);
   for (int i = 0; i < 4; ++i) clients.push_back(connect());
   Peer peer;
   const auto fifth = a_->env().network.connect({kB, 7000}, {}, &peer);
