@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/config.h"
+#include "base/sabotage.h"
 
 namespace kvmend::health {
 namespace {
@@ -43,6 +44,7 @@ SessionKey ProbeBudget::pop(Queue& from) {
 
 std::optional<SessionKey> ProbeBudget::take(Time now) {
   if (in_flight_ >= options_->probe_max_in_flight) return std::nullopt;
+  if (KVM_SABOTAGE(sequential_probes) && in_flight_ > 0) return std::nullopt;
   if (next_free_ > now + kBurst) return std::nullopt;
   const bool demand = !demanded_.empty() && demanded_.begin()->due <= now;
   const bool idle = !idle_.empty() && idle_.begin()->due <= now;
@@ -65,6 +67,7 @@ void ProbeBudget::finished() {
 
 Time ProbeBudget::next_at() const {
   if (in_flight_ >= options_->probe_max_in_flight) return kForever;
+  if (KVM_SABOTAGE(sequential_probes) && in_flight_ > 0) return kForever;
   Time due = kForever;
   if (!demanded_.empty()) due = demanded_.begin()->due;
   if (!idle_.empty()) due = std::min(due, idle_.begin()->due);

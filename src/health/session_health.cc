@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/sabotage.h"
 #include "health/classify.h"
 
 namespace kvmend::health {
@@ -218,7 +219,7 @@ Status SessionHealth::refusal() const {
 // ---- the data path ----
 
 bool SessionHealth::is_other(Incarnation peer) const {
-  return peer.is_set() && peer_.is_set() && peer != peer_;
+  return peer.is_set() && peer_.is_set() && peer != peer_ && !KVM_SABOTAGE(no_incarnation_check);
 }
 
 bool SessionHealth::is_gone(Incarnation peer) const {
@@ -463,6 +464,8 @@ void SessionHealth::plan_probe(Outcome& out, Time now) {
 
 Time SessionHealth::next_timer() const {
   if (state_ == State::kRetired) return kForever;
+  if (KVM_SABOTAGE(heal_by_clock) && state_ == State::kFailed)
+    return saturating_add(state_since_, options_->heartbeat_interval);
   Time at = wanted() ? kForever : saturating_add(last_demand_, options_->idle_timeout);
   const bool beats = state_ == State::kHealthy || state_ == State::kSuspect ||
                      (state_ == State::kProbing && trial_out_ == 0 && probes_out_ == 0);
@@ -475,6 +478,7 @@ Time SessionHealth::next_timer() const {
 }
 
 Outcome SessionHealth::on_timer(Time now) {
+  if (KVM_SABOTAGE(heal_by_clock) && state_ == State::kFailed) return fire(Event::kProbePassed, now);
   if (now < next_timer()) return nothing(Event::kLife);
   if (!wanted() && now >= saturating_add(last_demand_, options_->idle_timeout)) {
     return fire(Event::kIdle, now);

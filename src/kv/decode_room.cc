@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sabotage.h"
 #include "kv/layout.h"
 
 namespace kvmend::kv {
@@ -192,6 +193,7 @@ bool DecodeRoom::check_declared(const Writer& writer, const wire::KvRoomDone& me
   if (message.declared_bytes.size() != declared_.size())
     return refuse(fmt::format("room {}: {} declared {} components, the layout has {}", room, who,
                               message.declared_bytes.size(), declared_.size()));
+  if (KVM_SABOTAGE(success_before_landing)) return true;
   const auto landed = around_.port.landed_bytes(writer.grant);
   if (!landed) return refuse(fmt::format("room {}: the grant of {} has ended", room, who));
   for (std::size_t c = 0; c < declared_.size(); ++c) {
@@ -231,6 +233,7 @@ void DecodeRoom::complete_if_done() {
 // ------------------------------------------------------------------------------- ends
 
 void DecodeRoom::close_grants(memory::GrantEnd how) {
+  if (KVM_SABOTAGE(release_on_timeout) && how != memory::GrantEnd::kCompleted) return;
   for (const Writer& writer : writers_)
     if (writer.grant.is_set()) around_.port.end_grant(writer.grant, how);
 }

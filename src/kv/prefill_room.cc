@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/sabotage.h"
 #include "kv/layout.h"
 
 namespace kvmend::kv {
@@ -179,6 +180,12 @@ bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
   handle_->advance(KvStatus::kTransferring, around_.now());
   *id = around_.port.write(std::move(write));
   to.writes.insert(*id);
+  if (KVM_SABOTAGE(success_before_landing) && chunk.last) {
+    for (std::size_t c = 0; c < to.declared.size(); ++c) to.declared[c] = 1ULL << 40U;
+    to.repeat.start(around_.now());
+    to.done_sent = true;
+    send_done(to);
+  }
   if (to.answered && !to.writing)
     static_cast<void>(around_.send(
         to.to.peer,

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/config.h"
+#include "base/sabotage.h"
 
 namespace kvmend::memory {
 namespace {
@@ -111,6 +112,7 @@ void GrantTable::remember(GrantId id, GrantEnd how) {
 bool GrantTable::end(GrantId id, GrantEnd how) {
   const auto at = live_.find(id);
   if (at == live_.end()) return false;
+  if (KVM_SABOTAGE(late_retry_after_success) && how == GrantEnd::kCompleted) return true;
   by_expiry_.erase({at->second.grant.expires, id});
   live_.erase(at);
   remember(id, how);
@@ -119,6 +121,7 @@ bool GrantTable::end(GrantId id, GrantEnd how) {
 
 std::vector<Grant> GrantTable::expire(Time now) {
   std::vector<Grant> expired;
+  if (KVM_SABOTAGE(expired_grant_honoured)) return expired;
   while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
     const auto at = live_.find(by_expiry_.begin()->second);
     KVM_CHECK(at != live_.end());
@@ -202,9 +205,9 @@ Status GrantTable::resolve(GrantId id, Access want, Incarnation writer,
     return refusal(id);
   } else {
     const Grant& grant = at->second.grant;
-    if (grant.expires <= now)
+    if (grant.expires <= now && !KVM_SABOTAGE(expired_grant_honoured))
       return caller_error(Code::kPermissionDenied, fmt::format("grant {} has expired", id.value));
-    if (grant.writer.is_set() && grant.writer != writer)
+    if (grant.writer.is_set() && grant.writer != writer && !KVM_SABOTAGE(no_writer_check))
       return caller_error(Code::kPermissionDenied,
                           fmt::format("grant {} belongs to another incarnation", id.value));
     if (!allows(grant.access, want))
@@ -221,7 +224,8 @@ bool GrantTable::still_allowed(GrantId id, Time now, std::uint64_t removals) con
   if (removals != regions_.removals()) return false;
   if (id == kStandingGrant) return true;
   const auto at = live_.find(id);
-  return at != live_.end() && at->second.grant.expires > now;
+  return at != live_.end() &&
+         (at->second.grant.expires > now || KVM_SABOTAGE(expired_grant_honoured));
 }
 
 bool GrantTable::note_landed(GrantId id, std::span<const wire::WireSlice> slices, ChunkId chunk) {
@@ -230,7 +234,8 @@ bool GrantTable::note_landed(GrantId id, std::span<const wire::WireSlice> slices
   Entry& entry = at->second;
   if (chunk.is_set()) {
     if (entry.landed_chunks.size() >= config::kMaxLandedChunksPerGrant) return false;
-    if (!entry.landed_chunks.insert(chunk).second) return false;
+    if (!entry.landed_chunks.insert(chunk).second && !KVM_SABOTAGE(retry_counted_twice))
+      return false;
   }
   GrantCover::Hint hint;
   for (const wire::WireSlice& slice : slices) {

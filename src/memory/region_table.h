@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/sabotage.h"
 #include "kvmend/ids.h"
 #include "kvmend/memory.h"
 #include "kvmend/status.h"
@@ -36,7 +37,8 @@ class RegionTable {
   [[nodiscard]] const Region* find(RegionRef ref) const {
     if (ref.slot >= slots_.size()) return nullptr;
     const Region& region = slots_[ref.slot];
-    return region.base != nullptr && region.ref == ref ? &region : nullptr;
+    const bool stale = region.ref != ref && !KVM_SABOTAGE(stale_region_accepted);
+    return region.base != nullptr && !stale ? &region : nullptr;
   }
   /// The region that contains [address, address + length), or nullptr. O(log regions).
   [[nodiscard]] const Region* find_containing(const void* address, std::uint64_t length) const;

@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/sabotage.h"
 #include "session/graveyard.h"
 
 namespace kvmend::session {
@@ -72,7 +73,8 @@ void Acceptor::on_hello(Lane& lane, const wire::Hello& hello) {
   if (hello.auth.scheme != 0)
     return reject(lane, Code::kAuthFailed,
                   fmt::format("authentication scheme {} is not supported", hello.auth.scheme));
-  if (hello.target_incarnation.is_set() && hello.target_incarnation != self_.incarnation)
+  if (hello.target_incarnation.is_set() && hello.target_incarnation != self_.incarnation &&
+      !KVM_SABOTAGE(no_incarnation_check))
     return reject(lane, Code::kPeerRestarted,
                   fmt::format("{} is another process now", self_.session_id));
   wire::HelloAck ack;
@@ -106,10 +108,14 @@ void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck a
   if (peer == nullptr)
     return reject(lane, Code::kResourceExhausted,
                   fmt::format("{} peers are known already", peers_.size()));
-  if (hello.epoch.value <= peer->max_epoch)
+  if (hello.epoch.value <= peer->max_epoch && !KVM_SABOTAGE(old_hello_accepted))
     return reject(lane, Code::kStaleEpoch,
                   fmt::format("epoch {} is not above {}", hello.epoch.value, peer->max_epoch),
                   peer->max_epoch);
+  if (KVM_SABOTAGE(no_epoch_fence)) {
+    peer->control = nullptr;
+    peer->data.clear();
+  }
   drop_epoch(*peer);
   peer->session_id = hello.session_id;
   peer->max_epoch = hello.epoch.value;
@@ -233,7 +239,8 @@ void Acceptor::sweep() {
       peer.last_seen = now;
     }
     const bool open = peer.control != nullptr || !peer.data.empty();
-    if (open && now - peer.last_seen > config::kInboundIdle) drop_epoch(peer);
+    if (open && now - peer.last_seen > config::kInboundIdle && !KVM_SABOTAGE(inbound_lanes_kept))
+      drop_epoch(peer);
     if (!open && now - peer.last_seen > config::kForgetPeerAfter) {
       at = peers_.erase(at);
     } else {

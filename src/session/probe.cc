@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/sabotage.h"
 #include "session/graveyard.h"
 
 namespace kvmend::session {
@@ -62,6 +63,7 @@ void Probe::post(Opcode opcode, std::vector<std::byte>& bytes) {
 
 void Probe::on_hello_ack(transport::Lane&, const wire::HelloAck& ack) {
   answered_ = ack.incarnation;
+  if (KVM_SABOTAGE(control_probe_only)) return finish(Status::ok());
   if (target_.is_set() && ack.incarnation != target_)
     return finish({Code::kPeerRestarted, Origin::kPeer,
                    fmt::format("{} is another process now", peer_.to_string())});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/sabotage.h"
 #include "wire/frame.h"
 
 #define XXH_INLINE_ALL
@@ -95,7 +96,7 @@ void LaneWriter::zero_fill(Frame& frame) {
 bool LaneWriter::detach(ChunkId chunk) {
   const auto at = std::ranges::find_if(
       frames_, [&](const Frame& f) { return f.chunk == chunk && !f.reply; });
-  if (at == frames_.end()) return false;
+  if (at == frames_.end() || KVM_SABOTAGE(source_read_after_cancel)) return false;
   if (!at->started) {
     frames_.erase(at);
     return true;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/sabotage.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -297,12 +298,13 @@ Status TcpLane::on_write(const wire::FrameHeader& header, Bytes body, std::vecto
     if (!sum_) sum_ = std::make_unique<Checksum>();
     XXH3_64bits_reset(&sum_->state);
   }
+  if (KVM_SABOTAGE(ack_before_landing) && !incoming_.scratch) push_ack(incoming_.result);
   return Status::ok();
 }
 
 bool TcpLane::payload_still_allowed() {
   if (incoming_.reading) return !incoming_.detached;
-  if (incoming_.scratch) return true;
+  if (incoming_.scratch || KVM_SABOTAGE(grant_checked_once_per_frame)) return true;
   if (context_.grants.still_allowed(incoming_.grant, context_.loop.now(), incoming_.removals))
     return true;
   // Another region may have gone: ask again in full before giving up.
@@ -357,7 +359,7 @@ void TcpLane::on_payload_end() {
   // count: nothing of an ended room is ever reported as landed.
   if (incoming_.result.code == Code::kOk && !incoming_.scratch)
     context_.grants.note_landed(incoming_.grant, slices_, ChunkId(incoming_.header.id));
-  push_ack(incoming_.result);
+  if (!KVM_SABOTAGE(ack_before_landing) || incoming_.scratch) push_ack(incoming_.result);
 }
 
 void TcpLane::push_ack(const wire::AckEntry& entry) {
