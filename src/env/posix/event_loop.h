@@ -61,7 +61,7 @@ class PosixEventLoop final : public EventLoop {
   /// For callers that drive the loop themselves. Any thread, one at a time, never from a handler.
   bool run_once(Duration timeout);
 
-  /// Ends `run()` after the current turn, for good; tasks posted from then on are dropped. Any
+  /// Ends `run()` after the current turn, for good; tasks posted after its end are dropped. Any
   /// thread.
   void stop();
 
