@@ -82,6 +82,9 @@ class Engine {
   [[nodiscard]] virtual const std::string& session_id() const = 0;
   [[nodiscard]] virtual Incarnation incarnation() const = 0;
 
+  /// "http://127.0.0.1:9400" when `admin_listen` is set, else "".
+  [[nodiscard]] virtual std::string admin_url() const = 0;
+
   /// Registers `length` bytes at `base`. Costs no page touch: memory is not pinned for tcp.
   /// Errors: kInvalidArgument (null, zero length), kAlreadyExists (overlap), kResourceExhausted.
   virtual Status register_memory(void* base, std::uint64_t length,

@@ -54,6 +54,8 @@ struct EngineOptions {
   std::uint32_t window_chunks = 1024;          ///< unacknowledged chunks per session
   std::chrono::microseconds spin{50};          ///< busy-wait before blocking, under traffic only
   std::chrono::milliseconds shutdown_grace{5'000};
+  /// Where /metrics, /healthz, /sessions and the page are served, e.g. "127.0.0.1:0"; empty: nowhere.
+  std::string admin_listen;
   TcpOptions tcp;
   RecoveryOptions recovery;
 };

@@ -304,6 +304,7 @@ EngineStats EngineFacade::stats() const {
 void EngineFacade::shutdown(std::chrono::nanoseconds grace) {
   const MutexLock lock(shutdown_mutex_);
   if (down_.load()) return;
+  if (stop_watcher_) std::exchange(stop_watcher_, nullptr)();
   auto drained = std::make_shared<Answer<void>>();
   std::future<void> future = std::move(drained->future);
   core_->loop().post([core = core_.get(), grace, drained] {

@@ -23,6 +23,7 @@ class EngineFacade final : public Engine {
 
   [[nodiscard]] const std::string& session_id() const override { return session_id_; }
   [[nodiscard]] Incarnation incarnation() const override { return core_->incarnation(); }
+  [[nodiscard]] std::string admin_url() const override { return admin_url_; }
   Status register_memory(void* base, std::uint64_t length, MemoryKind kind,
                          Access access) override;
   Status register_batch(std::span<const MemoryRange> ranges, MemoryKind kind,
@@ -44,6 +45,11 @@ class EngineFacade final : public Engine {
   [[nodiscard]] EngineStats stats() const override;
   void shutdown(std::chrono::nanoseconds grace) override;
 
+  /// Something that watches this engine from outside: `stop` runs first at shutdown.
+  void set_watcher(std::string url, std::move_only_function<void()> stop) {
+    admin_url_ = std::move(url);
+    stop_watcher_ = std::move(stop);
+  }
   /// For the layers above, which live on the loop thread too.
   EngineCore& core() { return *core_; }
   /// Runs `work` on the loop thread and waits. Must not be called on it from inside a callback that
@@ -59,6 +65,8 @@ class EngineFacade final : public Engine {
   std::unique_ptr<EngineCore> core_;
   std::shared_ptr<EngineCore*> core_ref_;  // handles hold it weakly
   std::move_only_function<void()> stop_;
+  std::move_only_function<void()> stop_watcher_;
+  std::string admin_url_;
   std::string session_id_;
   std::chrono::nanoseconds default_deadline_;
   std::atomic<std::uint64_t> next_transfer_{1ULL << 32U};  // apart from the core's own numbers

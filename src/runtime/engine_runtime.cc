@@ -2,10 +2,14 @@
 
 #include <pthread.h>
 
+#include <fmt/format.h>
+
 #include <thread>
 
+#include "admin/admin_server.h"
 #include "base/try.h"
 #include "env/posix/network.h"
+#include "metrics/metrics.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvmend {
@@ -39,26 +43,55 @@ class EngineThread {
   std::jthread thread_;
 };
 
+/// What an engine stands on, destroyed after it.
+struct World {
+  std::unique_ptr<metrics::Metrics> metrics;
+  std::unique_ptr<EngineThread> thread;
+  std::unique_ptr<http::Server> admin;
+};
+
+Status start_admin(const EngineOptions& options, World& world, engine::EngineFacade& engine) {
+  const auto listen = parse_address(options.admin_listen);
+  if (!listen) return listen.error();
+  admin::Sources sources;
+  sources.metrics = [m = world.metrics.get(), e = &engine] {
+    return m->expose(e->stats(), e->sessions());
+  };
+  sources.sessions = [e = &engine] { return e->sessions(); };
+  sources.stats = [e = &engine] { return e->stats(); };
+  sources.session_id = engine.session_id();
+  sources.incarnation = fmt::format("{:016x}", engine.incarnation().value);
+  auto server = admin::start_admin(*listen, options.insecure, std::move(sources));
+  if (!server) return server.error();
+  world.admin = std::move(*server);
+  engine.set_watcher(world.admin->url(), [w = &world] { w->admin->stop(); });
+  return Status::ok();
+}
+
 }  // namespace
 
-Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& options,
-                                                          session::SessionEvents* metrics) {
+Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& options) {
+  auto world = std::make_shared<World>();
+  if (!options.admin_listen.empty()) world->metrics = std::make_unique<metrics::Metrics>();
   env::posix::EventLoopOptions loop_options;
   loop_options.spin = options.spin;
   KVM_ASSIGN_OR_RETURN(auto env, env::posix::PosixEnv::create(loop_options));
-  auto thread = std::make_shared<EngineThread>(std::move(env));
-  auto core = std::make_unique<engine::EngineCore>(thread->env().env(), options,
-                                                   transport::tcp::make_tcp_transport, metrics);
+  world->thread = std::make_unique<EngineThread>(std::move(env));
+  auto core = std::make_unique<engine::EngineCore>(
+      world->thread->env().env(), options, transport::tcp::make_tcp_transport, world->metrics.get());
   KVM_RETURN_IF_ERROR(core->start());
-  thread->start();
-  return std::make_unique<engine::EngineFacade>(std::move(core), thread,
-                                                [t = thread.get()] { t->stop(); });
+  world->thread->start();
+  auto engine = std::make_unique<engine::EngineFacade>(
+      std::move(core), world, [t = world->thread.get()] { t->stop(); });
+  if (!options.admin_listen.empty())
+    KVM_RETURN_IF_ERROR(start_admin(options, *world, *engine));
+  return engine;
 }
 
 }  // namespace runtime
 
 Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options) {
-  KVM_ASSIGN_OR_RETURN(auto engine, runtime::make_engine(options, nullptr));
+  KVM_ASSIGN_OR_RETURN(auto engine, runtime::make_engine(options));
   return engine;
 }
 

@@ -5,13 +5,11 @@
 
 #include "engine/facade.h"
 #include "kvmend/engine.h"
-#include "session/events.h"
 
 namespace kvmend::runtime {
 
-/// Starts an engine with its own loop thread. `metrics` (optional) must outlive it; its methods run
-/// on the loop thread. Errors as of Engine::create. Any thread.
-Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& options,
-                                                          session::SessionEvents* metrics);
+/// Starts an engine with its own loop thread, and with its metrics and admin server when
+/// `admin_listen` asks for them. Errors as of Engine::create. Any thread.
+Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& options);
 
 }  // namespace kvmend::runtime

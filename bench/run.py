@@ -1,0 +1,106 @@
+"""./dev bench: runs the benchmarks, prints a table, and writes their rows as JSON.
+
+    ./dev bench                          tcp, every page size
+    ./dev bench tcp --quick --json FILE  done in under 50 s
+
+Every row compares kvmend with the machine itself, measured in the same run between the same two
+processes, alternating. `gbps` are 10^9 bytes per second; CPU is user + system of both processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / "build" / "release" / "bin"
+
+Row = dict[str, Any]
+
+DATA_COLUMNS = (
+    ("memory", "memory", "{}"),
+    ("page", "page_bytes", "{:,}"),
+    ("threads", "threads", "{}"),
+    ("kvmend GB/s", "gbps", "{:.2f}"),
+    ("raw GB/s", "raw_gbps", "{:.2f}"),
+    ("ratio", "ratio_raw", "{:.2f}"),
+    ("ratio, no headers", "ratio_raw_plain", "{:.2f}"),
+    ("CPU-s/GiB", "cpu_s_per_gib", "{:.2f}"),
+    ("raw CPU-s/GiB", "raw_cpu_s_per_gib", "{:.2f}"),
+    ("4 KiB p50 us", "p50_us", "{:.0f}"),
+    ("p99 us", "p99_us", "{:.0f}"),
+    ("raw p50 us", "raw_p50_us", "{:.0f}"),
+    ("submit ms", "submit_ms", "{:.2f}"),
+    ("idle cores", "idle_cores", "{:.4f}"),
+)
+
+
+def run_rows(command: list[str], console: Console) -> list[Row]:
+    """Runs a benchmark program that prints one JSON object per line; shows the rows as they come."""
+    rows: list[Row] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            row = json.loads(line)
+            rows.append(row)
+            console.print(f"  {row['page_bytes']:>9,} B pages: {row['gbps']:.2f} GB/s, "
+                          f"{row['ratio_raw']:.2f} of raw")
+    if process.returncode != 0:
+        raise SystemExit(f"bench: {' '.join(command)} failed (exit {process.returncode})")
+    return rows
+
+
+def print_table(title: str, rows: list[Row], console: Console) -> None:
+    """One line per row; columns that no row has are left out."""
+    columns = [c for c in DATA_COLUMNS if any(c[1] in row for row in rows)]
+    table = Table(title=title)
+    for name, _, _ in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(form.format(row[key]) if key in row else "" for _, key, form in columns))
+    console.print(table)
+
+
+def bench_tcp(args: argparse.Namespace, console: Console) -> list[Row]:
+    """kvmend's tcp transport against one raw stream with headers."""
+    pages = "4096,65536" if args.quick else "4096,16384,65536,262144,1048576"
+    command = [str(BIN / "kvmend_data_bench"), "--page-bytes", pages,
+               "--total-mib", "256", "--reps", "7" if args.quick else str(args.reps),
+               "--idle-seconds", "3" if args.quick else "10"]
+    rows = run_rows(command, console)
+    print_table("tcp on loopback, 256 MiB in scattered pages", rows, console)
+    return rows
+
+
+BENCHES = {"tcp": bench_tcp}
+
+
+def main() -> int:
+    """Parses the command line and runs what it names."""
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="tcp", choices=sorted(BENCHES))
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, < 50 s")
+    parser.add_argument("--reps", type=int, default=21, help="measured rounds of each line")
+    parser.add_argument("--json", metavar="FILE", help="write the rows here")
+    args = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    start = time.monotonic()
+    rows = BENCHES[args.what](args, console)
+    console.print(f"{len(rows)} rows in {time.monotonic() - start:.0f} s; medians; "
+                  "the machine is shared: compare ratios, not figures of different runs")
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

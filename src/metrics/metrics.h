@@ -1,0 +1,41 @@
+// The Prometheus metrics of one engine. docs/operations.md says what each is good for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvmend/engine.h"
+#include "session/events.h"
+
+namespace kvmend::metrics {
+
+/// Counts what the sessions report (loop thread) and writes it out (any thread). The data path
+/// itself isn't touched: byte counts come from `EngineStats` when somebody asks.
+class Metrics final : public session::SessionEvents {
+ public:
+  Metrics();
+  ~Metrics() override;
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  /// The text exposition format, with `stats` and `sessions` as of now. Any thread.
+  [[nodiscard]] std::string expose(const EngineStats& stats,
+                                   const std::vector<SessionInfo>& sessions);
+
+  void on_recovered(const std::string& session_id, const health::Recovery& recovery) override;
+  void on_session_state(const std::string& session_id, health::State from, health::State to,
+                        const Status& cause) override;
+  void on_peer_incarnation(const std::string& session_id, Incarnation before,
+                           Incarnation now) override;
+  void on_transfer_done(const session::TransferState& transfer, const Status& result,
+                        Time now) override;
+  void on_chunk_retry(const std::string& session_id) override;
+  void on_probe_done(const std::string& session_id, const Status& result) override;
+  void on_self_suspicion(bool suspected) override;
+
+ private:
+  struct Handles;
+  std::unique_ptr<Handles> handles_;
+};
+
+}  // namespace kvmend::metrics

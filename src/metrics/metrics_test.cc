@@ -1,0 +1,68 @@
+#include "metrics/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace kvmend::metrics {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+TEST(Metrics, EveryDeclaredMetricIsThereFromTheStart) {
+  Metrics metrics;
+  const std::string text = metrics.expose({}, {});
+  for (const char* name :
+       {"kvmend_bytes_total", "kvmend_transfers_total", "kvmend_sessions", "kvmend_probes_total",
+        "kvmend_failed_session_recoveries_total", "kvmend_time_to_detect_seconds",
+        "kvmend_time_to_recover_seconds", "kvmend_self_suspicion", "kvmend_peer_restarts_total"})
+    EXPECT_THAT(text, HasSubstr(name));
+}
+
+// Case O1: totals that are kept elsewhere arrive exactly, also when scraped often.
+TEST(Metrics, O1_ByteTotalsFollowTheEngineExactly) {
+  Metrics metrics;
+  EngineStats stats;
+  stats.bytes_sent = 1000;
+  static_cast<void>(metrics.expose(stats, {}));
+  static_cast<void>(metrics.expose(stats, {}));
+  stats.bytes_sent = 4096;
+  EXPECT_THAT(metrics.expose(stats, {}), HasSubstr("kvmend_bytes_total{direction=\"sent\"} 4096"));
+}
+
+// Case O2: a recovery is counted once, with both times.
+TEST(Metrics, O2_ARecoveryShowsItsTimes) {
+  Metrics metrics;
+  metrics.on_recovered("10.0.0.2:7001", {2s, 150ms, health::LiftedBy::kProbe, {}});
+  const std::string text = metrics.expose({}, {});
+  EXPECT_THAT(text, HasSubstr("kvmend_failed_session_recoveries_total 1"));
+  EXPECT_THAT(text, HasSubstr("kvmend_time_to_detect_seconds_sum 2"));
+  EXPECT_THAT(text, HasSubstr("kvmend_time_to_recover_seconds_bucket{le=\"0.2\"} 1"));
+}
+
+TEST(Metrics, SessionsAreCountedByState) {
+  Metrics metrics;
+  std::vector<SessionInfo> sessions(3);
+  sessions[0].state = "healthy";
+  sessions[1].state = "failed";
+  sessions[2].state = "failed";
+  const std::string text = metrics.expose({}, sessions);
+  EXPECT_THAT(text, HasSubstr("kvmend_sessions{state=\"healthy\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kvmend_sessions{state=\"failed\"} 2"));
+  EXPECT_THAT(metrics.expose({}, {}), HasSubstr("kvmend_sessions{state=\"failed\"} 0"));
+}
+
+TEST(Metrics, TransfersAreCountedByResult) {
+  Metrics metrics;
+  session::TransferState transfer;
+  transfer.submitted = Time(1s);
+  metrics.on_transfer_done(transfer, Status::ok(), Time(1s + 2ms));
+  metrics.on_transfer_done(transfer, Status(Code::kPeerRestarted, Origin::kPeer, "x"), Time(2s));
+  const std::string text = metrics.expose({}, {});
+  EXPECT_THAT(text, HasSubstr("kvmend_transfers_total{result=\"ok\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kvmend_transfers_total{result=\"peer_restarted\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kvmend_transfer_seconds_count 1"));
+}
+
+}  // namespace
+}  // namespace kvmend::metrics
