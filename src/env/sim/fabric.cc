@@ -62,6 +62,7 @@ const Fault* SimFabric::fault_of(const std::string& from, const std::string& to)
 
 bool SimFabric::is_lost(const Fault& fault, const Packet& packet) {
   const bool opens = packet.kind == Packet::Kind::kSyn || packet.kind == Packet::Kind::kSynAck;
+  if (fault.drop_larger_than > 0 && packet.payload.size() > fault.drop_larger_than) return true;
   return core_.random.chance(fault.drop_probability) ||
          (opens && core_.random.chance(fault.drop_syn_probability));
 }
