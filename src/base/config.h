@@ -35,9 +35,20 @@ inline constexpr std::size_t kStagingBytes = 32'768;        // header + slices o
 inline constexpr std::size_t kReadAheadBytes = 4'096;
 inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane stops reading
 inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane
+inline constexpr std::size_t kMaxQueuedPulls = 256;            // chunks being copied, per lane
 inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
 inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;    // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
+
+// local transport, per engine
+inline constexpr std::size_t kLocalChunkSlots = 65'536;     // chunks whose memory is open to peers
+inline constexpr std::size_t kMaxLocalSegments = 256;       // pools shown to one peer
+inline constexpr std::size_t kMaxLocalLinks = 4'096;        // peers of this host, each way
+inline constexpr std::size_t kInlinePullBytes = 64U << 10;  // copied on the loop at once
+inline constexpr std::size_t kInlinePullBudget = 256U << 10;  // and so much in one turn of the loop
+inline constexpr std::size_t kPoolCopyStepBytes = 128U << 10;
+inline constexpr std::size_t kForeignCopyStepBytes = 512U << 10;
+inline constexpr auto kWithdrawWait = 200us;                // for a copy step of a peer
 
 // transfers, per session
 inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;

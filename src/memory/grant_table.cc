@@ -113,6 +113,7 @@ bool GrantTable::end(GrantId id, GrantEnd how) {
   const auto at = live_.find(id);
   if (at == live_.end()) return false;
   if (KVM_SABOTAGE(late_retry_after_success) && how == GrantEnd::kCompleted) return true;
+  if (observer_ != nullptr) observer_->on_grant_ending(id);
   by_expiry_.erase({at->second.grant.expires, id});
   live_.erase(at);
   remember(id, how);
@@ -125,6 +126,7 @@ std::vector<Grant> GrantTable::expire(Time now) {
   while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
     const auto at = live_.find(by_expiry_.begin()->second);
     KVM_CHECK(at != live_.end());
+    if (observer_ != nullptr) observer_->on_grant_ending(at->first);
     by_expiry_.erase(by_expiry_.begin());
     remember(at->first, GrantEnd::kExpired);
     expired.push_back(std::move(at->second.grant));

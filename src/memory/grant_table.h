@@ -58,6 +58,9 @@ class GrantTable {
   /// `seed` (random) is where the ids start: those of an earlier incarnation mean nothing here.
   GrantTable(const RegionTable& regions, std::uint64_t seed) : regions_(regions), last_id_(seed) {}
 
+  /// One observer (or nullptr), told inside `end` and `expire`.
+  void set_observer(RevocationObserver* observer) { observer_ = observer; }
+
   /// Issues a grant under a new id (`grant.id` is overwritten); ids are unique in this incarnation,
   /// never 0 and never the standing grant. Errors, origin caller: kInvalidArgument (no access,
   /// unsorted or repeated pages, too many components or buffers, page size 0), kNotRegistered
@@ -119,6 +122,7 @@ class GrantTable {
   std::set<std::pair<Time, GrantId>> by_expiry_;  // of those that expire
   std::unordered_map<GrantId, GrantEnd> ended_;
   std::deque<GrantId> ended_order_;  // oldest first
+  RevocationObserver* observer_ = nullptr;
 };
 
 }  // namespace kvmend::memory

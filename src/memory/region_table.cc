@@ -66,6 +66,7 @@ Status RegionTable::remove(const void* base) {
     return {Code::kNotRegistered, Origin::kCaller,
             fmt::format("no region starts at {:#x}", address_of(base))};
   Region& region = slots_[at->second];
+  if (observer_ != nullptr) observer_->on_region_ending(region);
   total_bytes_ -= region.length;
   const RegionRef ref = region.ref;
   region = {.ref = {.slot = ref.slot, .generation = ref.generation + 1}};

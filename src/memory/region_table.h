@@ -21,6 +21,15 @@ struct Region {
   Access access = Access::kNone;
 };
 
+/// Told before a permission ends, so that whoever copies on another thread stops first: when a call
+/// returns, nothing is written under that permission any more. Loop thread.
+class RevocationObserver {
+ public:
+  virtual ~RevocationObserver() = default;
+  virtual void on_region_ending(const Region& region) = 0;
+  virtual void on_grant_ending(GrantId grant) = 0;
+};
+
 /// Slots with generations: a slot is reused only with a higher generation, so a stale reference
 /// never matches. Regions never overlap. Loop thread.
 class RegionTable {
@@ -31,6 +40,9 @@ class RegionTable {
                                       Access access);
   /// Removes the region that starts at `base`. Errors: kNotRegistered naming the address.
   [[nodiscard]] Status remove(const void* base);
+
+  /// One observer (or nullptr), told inside `remove`.
+  void set_observer(RevocationObserver* observer) { observer_ = observer; }
 
   /// The region, or nullptr when the reference is stale or unknown. O(1). Good until the next add
   /// or remove.
@@ -59,6 +71,7 @@ class RegionTable {
   std::uint64_t version_ = 0;
   std::uint64_t removals_ = 0;
   std::uint64_t total_bytes_ = 0;
+  RevocationObserver* observer_ = nullptr;
 };
 
 }  // namespace kvmend::memory

@@ -18,7 +18,7 @@ ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes) {
   span.first_piece = transfer.next_piece;
   span.skip = transfer.next_offset;
   while (transfer.next_piece < transfer.pieces.size() && span.bytes < max_bytes &&
-         span.pieces < wire::kMaxSlicesPerFrame) {
+         span.pieces < wire::kMaxSlicesPerPull) {
     const transport::Piece& piece = transfer.pieces[transfer.next_piece];
     const std::uint64_t left = piece.length - transfer.next_offset;
     const auto take =

@@ -7,7 +7,8 @@
 namespace kvmend::session {
 
 /// The next part of `transfer` that hasn't been sent (what must be sent again comes first), at most
-/// `max_bytes` and wire::kMaxSlicesPerFrame slices; its cursor moves on. `has_unsent` must hold.
+/// `max_bytes` and wire::kMaxSlicesPerPull slices (the smaller cap, so that a chunk may go as a
+/// write or a pull); its cursor moves on. `has_unsent` must hold.
 [[nodiscard]] ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes);
 
 /// The chunk of a span, as a view of the transfer's pieces.

@@ -18,6 +18,7 @@
 #include "memory/grant_table.h"
 #include "memory/region_table.h"
 #include "transport/chunk.h"
+#include "transport/pull.h"
 #include "wire/control.h"
 #include "wire/frame.h"
 
@@ -120,6 +121,7 @@ struct LaneContext {
   memory::RegionTable& regions;
   memory::GrantTable& grants;
   LaneCounters& counters;
+  PullPort* pulls = nullptr;  ///< where the local transport is available
 };
 
 /// Makes lanes. One per engine. Loop thread.

@@ -44,7 +44,20 @@ void LaneWriter::queue_chunk(const Chunk& chunk) {
   Frame frame;
   frame.chunk = chunk.id;
   frame.plan = chunk;
-  if (!chunk.urgent) {
+  insert(std::move(frame));
+}
+
+void LaneWriter::queue_encoded(const Chunk& chunk, std::vector<std::byte> frame_bytes) {
+  Frame frame;
+  frame.chunk = chunk.id;
+  frame.plan = chunk;
+  frame.built = true;
+  frame.head = std::move(frame_bytes);
+  insert(std::move(frame));
+}
+
+void LaneWriter::insert(Frame frame) {
+  if (!frame.plan.urgent) {
     frames_.push_back(std::move(frame));
     return;
   }

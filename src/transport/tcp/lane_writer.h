@@ -34,6 +34,8 @@ class LaneWriter {
   void queue_urgent(std::vector<std::byte> frames);
   /// A write with its payload, or a read request.
   void queue_chunk(const Chunk& chunk);
+  /// A chunk whose frame is whole and has no payload.
+  void queue_encoded(const Chunk& chunk, std::vector<std::byte> frame);
   /// Answer to a read: the payload comes from `source`.
   void queue_reply(ChunkId chunk, std::vector<iovec> source, std::uint32_t bytes,
                    std::uint64_t checksum, bool has_checksum);
@@ -65,6 +67,7 @@ class LaneWriter {
 
   static void build(Frame& frame);
   static void zero_fill(Frame& frame);
+  void insert(Frame frame);
   void merge_urgent();
   std::size_t gather(std::size_t budget);
   void consume(std::size_t bytes, Outcome& outcome);

@@ -37,8 +37,12 @@ TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* ob
       observer_(observer),
       initiator_(true),
       state_(State::kConnecting),
-      hello_(wire::encode_hello(hello)),
-      reader_(*this, wire::kMaxHelloBytes) {}
+      reader_(*this, wire::kMaxHelloBytes) {
+  wire::Hello own = hello;
+  if (context.pulls != nullptr && own.kind == wire::LaneKind::kData)
+    own.host = context.pulls->identity();
+  hello_ = wire::encode_hello(own);
+}
 
 TcpLane::TcpLane(LaneContext context, std::unique_ptr<env::Stream> stream)
     : context_(context),
@@ -75,6 +79,8 @@ void TcpLane::fail(const Status& why) {
 void TcpLane::close() {
   state_ = State::kClosed;
   stream_.reset();
+  pull_receiver_.reset();
+  pull_sender_.reset();
 }
 
 std::uint64_t TcpLane::progress() const {
@@ -116,8 +122,7 @@ void TcpLane::flush() {
   for (const ChunkId chunk : outcome.faulted) {
     const Status why(Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible");
     if (writes_.contains(chunk)) {
-      outstanding_ -= writes_[chunk];
-      writes_.erase(chunk);
+      end_write(chunk, false);
       if (observer_ != nullptr) observer_->on_chunk_done(*this, to_entry(chunk, why));
       if (state_ == State::kClosed) return;
     } else if (!jobs_.empty() && jobs_.front().chunk == chunk) {
@@ -134,7 +139,9 @@ void TcpLane::update_reading() {
   // A peer that doesn't take its answers gets no further questions read.
   const bool want = state_ != State::kRejecting &&
                     (initiator_ || (writer_.urgent_bytes() < config::kMaxAckBacklogBytes &&
-                                    jobs_.size() < config::kMaxQueuedReads));
+                                    jobs_.size() < config::kMaxQueuedReads &&
+                                    (!pull_receiver_ ||
+                                     pull_receiver_->waiting() < config::kMaxQueuedPulls)));
   if (want == want_read_) return;
   want_read_ = want;
   reader_.set_paused(!want);
@@ -167,6 +174,10 @@ void TcpLane::accept(wire::HelloAck ack, const Serving& serving) {
     scratch_ref_ = {0xffffffffU, static_cast<std::uint32_t>(context_.random.next() | 1U)};
     ack.scratch = wire::Scratch{scratch_ref_, scratch_grant_, serving.scratch_bytes};
   }
+  if (serving.data && context_.pulls != nullptr && initiator_host_) {
+    pull_receiver_ = context_.pulls->receive_from(*initiator_host_, *this);
+    if (pull_receiver_) ack.host = context_.pulls->identity();
+  }
   state_ = State::kOpen;
   send_frame(FrameType::kHelloAck, 0, wire::encode_hello_ack(ack));
   flush();
@@ -184,6 +195,7 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     auto hello = wire::parse_hello(body);
     if (!hello) return hello.error();
     if (observer_ == nullptr) return protocol_error("nobody answers hellos here");
+    initiator_host_ = hello->host;
     observer_->on_hello(*this, *hello);
     return Status::ok();
   }
@@ -191,6 +203,8 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     auto ack = wire::parse_hello_ack(body);
     if (!ack) return ack.error();
     state_ = State::kOpen;
+    if (ack->host && context_.pulls != nullptr)
+      pull_sender_ = context_.pulls->send_to(*ack->host, *this);
     observer_->on_hello_ack(*this, *ack);
     return Status::ok();
   }
@@ -225,6 +239,8 @@ Status TcpLane::on_acceptor_frame(const wire::FrameHeader& header, Bytes body,
   switch (header.type) {
     case FrameType::kWrite:
       return on_write(header, body, into);
+    case FrameType::kPull:
+      return on_pull(header, body);
     case FrameType::kRead:
       return on_read_request(header, body);
     case FrameType::kPing:
@@ -375,6 +391,90 @@ void TcpLane::flush_acks() {
   writer_.queue_urgent(std::move(frame));
 }
 
+// ------------------------------------------------------------------------------------- pulling
+
+Status TcpLane::on_pull(const wire::FrameHeader& header, Bytes body) {
+  auto data = wire::parse_pull_body(header, body, slices_, sources_);
+  if (!data) return data.error();
+  const ChunkId chunk(header.id);
+  if (!pull_receiver_) {
+    push_ack(to_entry(chunk, {Code::kUnavailable, Origin::kLocal, "this lane doesn't pull"}));
+    return Status::ok();
+  }
+  PullRequest request;
+  request.removals = context_.regions.removals();
+  std::uint32_t argument = 0;
+  bool scratch = false;
+  const Status status =
+      resolve(data->grant, Access::kRemoteWrite, &argument, request.where, scratch);
+  if (!status.is_ok()) {
+    ++context_.counters.frames_refused;
+    push_ack(to_entry(chunk, status, argument));
+    return Status::ok();
+  }
+  request.chunk = chunk;
+  request.grant = data->grant;
+  if (const memory::Grant* grant = context_.grants.find(data->grant))
+    request.expires = grant->expires;
+  request.has_checksum = (header.flags & wire::kFlagChecksum) != 0;
+  request.checksum = data->checksum;
+  for (const wire::WireSlice& slice : slices_) request.bytes += slice.length;
+  request.slices = slices_;
+  request.sources = sources_;
+  pull_receiver_->pull(std::move(request));
+  update_reading();
+  return Status::ok();
+}
+
+void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
+  if (state_ != State::kOpen) return;
+  Status status = result;
+  std::uint32_t argument = 0;
+  if (status.is_ok()) {
+    context_.counters.payload_bytes_received += request.bytes;
+    // Nothing of an ended grant is ever reported as landed.
+    if (!context_.grants.still_allowed(request.grant, context_.loop.now(), request.removals)) {
+      std::vector<iovec> where;
+      status = context_.grants.resolve(request.grant, Access::kRemoteWrite, serving_.initiator,
+                                       request.slices, context_.loop.now(), where, &argument);
+    }
+  }
+  if (status.is_ok()) {
+    context_.grants.note_landed(request.grant, request.slices, request.chunk);
+  } else {
+    ++context_.counters.frames_refused;
+  }
+  acks_.push_back(to_entry(request.chunk, status, argument));
+  if (acks_.size() >= wire::kMaxAcksPerFrame) flush_acks();
+  if (in_read_ || ack_flush_scheduled_) return;
+  ack_flush_scheduled_ = true;
+  context_.loop.at_end_of_turn([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    ack_flush_scheduled_ = false;
+    if (state_ != State::kOpen) return;
+    flush_acks();
+    flush();
+  });
+}
+
+bool TcpLane::offer_pull(const Chunk& chunk) {
+  std::vector<std::byte> frame;
+  if (!pull_sender_ || !pull_sender_->offer(chunk, frame)) return false;
+  writer_.queue_encoded(chunk, std::move(frame));
+  return true;
+}
+
+void TcpLane::end_write(ChunkId chunk, bool acknowledged) {
+  const auto at = writes_.find(chunk);
+  if (at == writes_.end()) return;
+  outstanding_ -= at->second.chunk.bytes;
+  if (at->second.pulled) {
+    if (acknowledged) context_.counters.payload_bytes_sent += at->second.chunk.bytes;
+    if (pull_sender_) pull_sender_->withdraw(chunk, acknowledged);
+  }
+  writes_.erase(at);
+}
+
 // --------------------------------------------------------------------------- answering reads
 
 Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
@@ -460,7 +560,9 @@ void TcpLane::post(const Chunk& chunk) {
   KVM_CHECK(initiator_);
   outstanding_ += chunk.bytes;
   if (chunk.opcode == Opcode::kWrite) {
-    writes_.emplace(chunk.id, chunk.bytes);
+    const bool pulled = offer_pull(chunk);
+    writes_.emplace(chunk.id, PendingWrite{chunk, pulled});
+    if (pulled) return;
   } else {
     PendingRead read;
     read.chunk = chunk;
@@ -471,10 +573,7 @@ void TcpLane::post(const Chunk& chunk) {
 
 bool TcpLane::detach(ChunkId chunk) {
   const bool unsent = writer_.detach(chunk);
-  if (const auto at = writes_.find(chunk); at != writes_.end()) {
-    outstanding_ -= at->second;
-    writes_.erase(at);
-  }
+  end_write(chunk, unsent);
   if (const auto at = reads_.find(chunk); at != reads_.end()) {
     outstanding_ -= at->second.chunk.bytes;
     reads_.erase(at);
@@ -489,8 +588,15 @@ Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
   for (const wire::AckEntry& entry : received_) {
     const auto at = writes_.find(entry.chunk);
     if (at == writes_.end()) continue;  // detached meanwhile
-    outstanding_ -= at->second;
-    writes_.erase(at);
+    if (at->second.pulled && entry.code == Code::kUnavailable) {
+      // The peer can't reach our memory: the same chunk goes as a write.
+      const Chunk chunk = at->second.chunk;
+      end_write(chunk.id, true);
+      if (pull_sender_) pull_sender_->give_up({entry.code, entry.origin, "pulling failed"});
+      post(chunk);
+      continue;
+    }
+    end_write(entry.chunk, true);
     observer_->on_chunk_done(*this, entry);
     if (state_ == State::kClosed) break;
   }

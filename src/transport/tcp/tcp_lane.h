@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -17,7 +18,7 @@
 
 namespace kvmend::transport::tcp {
 
-class TcpLane final : public Lane, private env::StreamHandler, private FrameSink {
+class TcpLane final : public Lane, private env::StreamHandler, private FrameSink, private PullSink {
  public:
   /// The initiator's end: `hello` is sent once connected. `stream` is set by `attach`.
   TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* observer);
@@ -42,7 +43,9 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   [[nodiscard]] std::uint64_t outstanding_bytes() const override { return outstanding_; }
   [[nodiscard]] std::size_t control_backlog() const override { return writer_.urgent_bytes(); }
   [[nodiscard]] std::uint64_t progress() const override;
-  [[nodiscard]] std::string_view transport_name() const override { return "tcp"; }
+  [[nodiscard]] std::string_view transport_name() const override {
+    return pull_sender_ && pull_sender_->ready() ? "local" : "tcp";
+  }
 
  private:
   enum class State : std::uint8_t { kConnecting, kAwaitHello, kAwaitAnswer, kOpen, kRejecting, kClosed };
@@ -57,6 +60,11 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
     bool detached = false;
     std::uint64_t checksum = 0;
     wire::AckEntry result;
+  };
+  // A write of ours that isn't answered.
+  struct PendingWrite {
+    Chunk chunk;
+    bool pulled = false;
   };
   // A read of ours that isn't over.
   struct PendingRead {
@@ -92,7 +100,12 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void on_payload_end() override;
   [[nodiscard]] bool closed() const override { return state_ == State::kClosed; }
 
+  // PullSink
+  void on_pulled(const PullRequest& request, const Status& result) override;
+  void on_source_gone(const Status& why) override { fail(why); }
+
   Status on_write(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
+  Status on_pull(const wire::FrameHeader& header, Bytes body);
   Status on_read_request(const wire::FrameHeader& header, Bytes body);
   Status on_read_data(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
   Status on_read_end(const wire::FrameHeader& header, Bytes body);
@@ -104,6 +117,8 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
                  bool& scratch);
   Status resolve_scratch(std::uint32_t* argument, std::vector<iovec>& where);
 
+  bool offer_pull(const Chunk& chunk);
+  void end_write(ChunkId chunk, bool acknowledged);
   void push_ack(const wire::AckEntry& entry);
   void flush_acks();
   void start_next_reply();
@@ -133,7 +148,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::vector<wire::WireSlice> slices_;
   std::vector<wire::AckEntry> acks_;      // to send at the end of this read
   std::vector<wire::AckEntry> received_;  // scratch of on_acks
-  std::unordered_map<ChunkId, std::uint32_t> writes_;  // posted, unanswered: bytes
+  std::unordered_map<ChunkId, PendingWrite> writes_;  // posted, unanswered
   std::unordered_map<ChunkId, PendingRead> reads_;
   std::deque<ReadJob> jobs_;              // front: being answered when `answering_`
   bool answering_ = false;
@@ -143,6 +158,12 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::uint64_t outstanding_ = 0;
   std::uint64_t bytes_in_ = 0;
   std::uint64_t bytes_out_ = 0;
+  std::optional<wire::HostIdentity> initiator_host_;
+  std::unique_ptr<PullReceiver> pull_receiver_;
+  std::unique_ptr<PullSender> pull_sender_;
+  std::vector<wire::PullSource> sources_;
+  bool ack_flush_scheduled_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   struct Checksum;
   std::unique_ptr<Checksum> sum_;
 };

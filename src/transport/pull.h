@@ -1,0 +1,84 @@
+// What a lane and a transport that pulls need of each other. The receiver of a write copies the
+// bytes itself from the initiator's memory; frames, acknowledgements and epochs stay the lane's.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/time.h"
+#include "kvmend/ids.h"
+#include "kvmend/status.h"
+#include "transport/chunk.h"
+#include "wire/control.h"
+#include "wire/frame.h"
+
+namespace kvmend::transport {
+
+/// A pull frame whose destinations have been resolved.
+struct PullRequest {
+  ChunkId chunk;
+  GrantId grant;
+  Time expires = kForever;     ///< of the grant
+  std::uint64_t removals = 0;  ///< of the region table when `where` was resolved
+  bool has_checksum = false;
+  std::uint64_t checksum = 0;
+  std::uint32_t bytes = 0;
+  std::vector<wire::WireSlice> slices;
+  std::vector<iovec> where;  ///< one entry for each slice
+  std::vector<wire::PullSource> sources;
+};
+
+/// The receiving lane. Loop thread.
+class PullSink {
+ public:
+  virtual ~PullSink() = default;
+  /// The copy is over. OK: the bytes lie in `where`, and when the last was read the source was still
+  /// valid. The lane asks its grant once more before it acknowledges.
+  virtual void on_pulled(const PullRequest& request, const Status& result) = 0;
+  /// The process whose memory this lane reads has gone.
+  virtual void on_source_gone(const Status& why) = 0;
+};
+
+/// One inbound lane's pulls. Destroying it stops them: nothing is written any more afterwards, and
+/// no event follows. Loop thread.
+class PullReceiver {
+ public:
+  virtual ~PullReceiver() = default;
+  /// `PullSink::on_pulled` follows, at the earliest inside this call.
+  virtual void pull(PullRequest request) = 0;
+  /// Requests that aren't answered yet.
+  [[nodiscard]] virtual std::size_t waiting() const = 0;
+};
+
+/// One outbound lane's offers. Destroying it withdraws all of them. Loop thread.
+class PullSender {
+ public:
+  virtual ~PullSender() = default;
+  /// Whether chunks can be offered now.
+  [[nodiscard]] virtual bool ready() const = 0;
+  /// Appends the chunk's pull frame and opens its memory to the peer. False: send it as a write.
+  virtual bool offer(const Chunk& chunk, std::vector<std::byte>& frame) = 0;
+  /// Closes the chunk's memory again. `acknowledged`: the peer has answered. Else waits for a copy
+  /// step that is reading it, shortly: what a peer that stands still reads later never counts.
+  virtual void withdraw(ChunkId chunk, bool acknowledged) = 0;
+  /// The peer couldn't read a chunk: chunks go as writes from now on.
+  virtual void give_up(const Status& why) = 0;
+};
+
+/// Makes both. One per engine. Loop thread.
+class PullPort {
+ public:
+  virtual ~PullPort() = default;
+  /// How this process introduces itself in hellos and their answers.
+  [[nodiscard]] virtual const wire::HostIdentity& identity() const = 0;
+  /// Null: the initiator's memory can't be reached (the reason has been logged once).
+  virtual std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& initiator,
+                                                     PullSink& sink) = 0;
+  virtual std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target,
+                                              PullSink& sink) = 0;
+};
+
+}  // namespace kvmend::transport
