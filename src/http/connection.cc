@@ -70,7 +70,9 @@ void Connection::close() {
   if (std::exchange(closed_, true)) return;
   stream_.close();
   --pool_.counters.open;
-  pool_.open.erase(self_);  // may destroy this: nothing may follow
+  const auto alive = *self_;
+  pool_.open.erase(self_);
+  if (pool_.stopping && pool_.open.empty()) pool_.on_last_closed();
 }
 
 void Connection::end(ErrorCode error) {

@@ -1,6 +1,7 @@
 // Private to src/http: one accepted connection of a server. Server's thread only.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@ struct ConnectionPool {
   Counters& counters;
   ConnectionList open;
   bool stopping = false;
+  std::function<void()> on_last_closed;  ///< while stopping
 };
 
 /// waiting (no byte of a request) -> reading -> answering -> waiting ... -> draining -> gone.

@@ -125,8 +125,7 @@ void Server::Impl::shed_one() {
   auto victim = std::ranges::find_if(pool_.open, [](const auto& c) { return c->is_idle(); });
   if (victim == pool_.open.end()) victim = pool_.open.begin();
   ++counters_.shed;
-  const std::shared_ptr<Connection> alive = *victim;
-  alive->close();
+  (*victim)->close();
 }
 
 void Server::Impl::tick() {
@@ -149,10 +148,12 @@ void Server::Impl::begin_stop() {
   accept_timer_.cancel();
   tick_timer_.cancel();
   const ConnectionList open = pool_.open;  // close() edits the list
+  pool_.on_last_closed = [] {};
   for (const auto& connection : open)
     if (connection->is_idle()) connection->close();
   if (pool_.open.empty()) return;
   stop_timer_.expires_after(options_.stop_grace);
+  pool_.on_last_closed = [this] { stop_timer_.cancel(); };
   stop_timer_.async_wait([this](ErrorCode) {
     const ConnectionList late = pool_.open;
     for (const auto& connection : late) connection->close();
