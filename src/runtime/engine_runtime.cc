@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <latch>
 #include <thread>
 
 #include "admin/admin_server.h"
@@ -30,6 +31,10 @@ class EngineThread {
       pthread_setname_np(pthread_self(), "kvmend-loop");
       env_->loop().run();
     });
+    // Until it runs the loop belongs to the caller, who must not touch it from here on.
+    std::latch running(1);
+    env_->loop().post([&running] { running.count_down(); });
+    running.wait();
   }
   void stop() {
     env_->loop().stop();
