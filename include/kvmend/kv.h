@@ -11,6 +11,7 @@
 
 #include <array>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -234,7 +235,12 @@ class KvReceiver {
   /// `prefill_sessions`: every prefill engine that writes into this room. A second receiver of a
   /// live room ends at once with kAlreadyExists; the first goes on.
   KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room);
-  KvReceiver(KvManager& manager, std::string prefill_session, RoomId room);
+  /// The same for one; a template, so that `{a, b}` can only mean two sessions.
+  template <std::convertible_to<std::string_view> Session>
+  KvReceiver(KvManager& manager, const Session& prefill_session, RoomId room)
+      : KvReceiver(manager,
+                   std::vector<std::string>{std::string(std::string_view(prefill_session))}, room) {
+  }
   ~KvReceiver();  ///< as `clear`
   KvReceiver(const KvReceiver&) = delete;
   KvReceiver& operator=(const KvReceiver&) = delete;

@@ -63,30 +63,33 @@ std::size_t TransferPlan::piece_count(std::uint32_t component,
   return pieces;
 }
 
-void TransferPlan::append(std::uint32_t component, std::span<const PageRun> runs,
-                          std::vector<transport::Piece>& out) const {
-  for (const BufferMap& map : components_[component].buffers) {
-    for (const PageRun& run : runs) {
-      std::byte* source = map.source + run.source * map.source_item;
-      std::uint64_t destination = map.destination + run.destination * map.destination_item;
-      if (map.whole_pages()) {
-        out.push_back({.local = source,
+void append_pieces(const BufferMap& map, std::span<const PageRun> runs,
+                   std::vector<transport::Piece>& out) {
+  for (const PageRun& run : runs) {
+    std::byte* source = map.source + run.source * map.source_item;
+    std::uint64_t destination = map.destination + run.destination * map.destination_item;
+    if (map.whole_pages()) {
+      out.push_back({.local = source,
+                     .region = map.region,
+                     .offset = destination,
+                     .length = run.count * map.length});
+      continue;
+    }
+    for (std::uint32_t page = 0; page < run.count; ++page) {
+      for (std::uint32_t strip = 0; strip < map.count; ++strip)
+        out.push_back({.local = source + strip * map.source_step,
                        .region = map.region,
-                       .offset = destination,
-                       .length = run.count * map.length});
-        continue;
-      }
-      for (std::uint32_t page = 0; page < run.count; ++page) {
-        for (std::uint32_t strip = 0; strip < map.count; ++strip)
-          out.push_back({.local = source + strip * map.source_step,
-                         .region = map.region,
-                         .offset = destination + strip * map.destination_step,
-                         .length = map.length});
-        source += map.source_item;
-        destination += map.destination_item;
-      }
+                       .offset = destination + strip * map.destination_step,
+                       .length = map.length});
+      source += map.source_item;
+      destination += map.destination_item;
     }
   }
+}
+
+void TransferPlan::append(std::uint32_t component, std::span<const PageRun> runs,
+                          std::vector<transport::Piece>& out) const {
+  for (const BufferMap& map : components_[component].buffers) append_pieces(map, runs, out);
 }
 
 }  // namespace kvmend::kv

@@ -49,6 +49,10 @@ struct BufferMap {
   }
 };
 
+/// Appends the pieces that move `runs` by one map.
+void append_pieces(const BufferMap& map, std::span<const PageRun> runs,
+                   std::vector<transport::Piece>& out);
+
 /// How one component of the destination is filled.
 struct ComponentMap {
   std::uint32_t source_component = 0;

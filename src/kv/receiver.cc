@@ -18,9 +18,6 @@ KvReceiver::KvReceiver(KvManager& manager, std::vector<std::string> prefill_sess
   });
 }
 
-KvReceiver::KvReceiver(KvManager& manager, std::string prefill_session, RoomId room)
-    : KvReceiver(manager, std::vector<std::string>{std::move(prefill_session)}, room) {}
-
 KvReceiver::~KvReceiver() {
   clear();
 }
