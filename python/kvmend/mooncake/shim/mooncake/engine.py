@@ -1,0 +1,3 @@
+"""kvmend's engine under Mooncake's name."""
+
+from kvmend.mooncake import *  # noqa: F403
