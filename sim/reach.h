@@ -1,0 +1,57 @@
+// Whom can whom reach, and since when: the truth about the simulated links that the checkers of
+// recovery compare sessions with.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "env/sim/options.h"
+#include "sim/cluster.h"
+
+namespace kvmend::sim {
+
+/// All link faults go through it. Single-threaded.
+class Reach final : public Part {
+ public:
+  explicit Reach(Cluster& cluster);
+
+  using Token = std::uint64_t;
+  /// Puts a fault on the packets from `a` to `b`; replaces what was there.
+  Token set_fault(Node& a, Node& b, const env::sim::Fault& fault);
+  /// Ends that fault, unless another has replaced it.
+  void clear_fault(Node& a, Node& b, Token token);
+  void clear_all();
+  /// The listener of `node` is held, or works with few descriptors.
+  void set_impaired(Node& node, bool on);
+
+  /// Since when `b` has been perfectly reachable from `a` and back (in the world's time); kForever
+  /// while it isn't.
+  [[nodiscard]] Time clean_since(Node& a, Node& b) const;
+  /// When an exchange of packets was last conceivable.
+  [[nodiscard]] Time last_possible(Node& a, Node& b) const;
+
+  void on_reach_changed() override;
+
+ private:
+  struct Link {
+    env::sim::Fault fault;
+    Token token = 0;
+  };
+  struct Pair {
+    bool clean = true;
+    bool possible = true;
+    Time clean_since{};
+    Time last_possible{};  // while not possible
+  };
+  using Key = std::pair<std::size_t, std::size_t>;
+  [[nodiscard]] const env::sim::Fault* fault_of(std::size_t a, std::size_t b) const;
+
+  Cluster& cluster_;
+  std::map<Key, Link> links_;
+  std::map<Key, Pair> pairs_;
+  std::map<std::size_t, bool> impaired_;
+  Token last_token_ = 0;
+};
+
+}  // namespace kvmend::sim
