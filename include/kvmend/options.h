@@ -22,6 +22,12 @@ struct TcpOptions {
   std::chrono::milliseconds user_timeout{10'000};  ///< TCP_USER_TIMEOUT
 };
 
+/// Whether peers of the same host and user copy straight from each other's memory.
+enum class LocalMode : std::uint8_t {
+  kAuto,  ///< where the system permits it; else by tcp, said once in the log
+  kOff,
+};
+
 /// When a session is blacklisted and how it comes back.
 struct RecoveryOptions {
   bool probe = true;                                  ///< off: only a hello or registration lifts
@@ -56,6 +62,7 @@ struct EngineOptions {
   std::chrono::milliseconds shutdown_grace{5'000};
   /// Where /metrics, /healthz, /sessions and the page are served, e.g. "127.0.0.1:0"; empty: nowhere.
   std::string admin_listen;
+  LocalMode local = LocalMode::kAuto;
   TcpOptions tcp;
   RecoveryOptions recovery;
 };

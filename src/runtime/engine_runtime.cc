@@ -8,9 +8,12 @@
 #include <thread>
 
 #include "admin/admin_server.h"
+#include "base/log.h"
 #include "base/try.h"
 #include "env/posix/network.h"
 #include "metrics/metrics.h"
+#include "runtime/posix_fds.h"
+#include "transport/local/local_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvmend {
@@ -48,6 +51,22 @@ class EngineThread {
   std::jthread thread_;
 };
 
+std::unique_ptr<transport::Transport> make_local_transport(env::posix::PosixEventLoop& loop,
+                                                           transport::LaneContext context,
+                                                           env::Network& network,
+                                                           const env::StreamOptions& stream) {
+  auto fds = std::make_unique<PosixFds>(loop);
+  auto hub = transport::local::LocalHub::create(context, *fds);
+  if (!hub) {
+    spdlog::warn("the local transport isn't available: {}", hub.error().to_string());
+    return transport::tcp::make_tcp_transport(context, network, stream);
+  }
+  context.pulls = hub->get();
+  return std::make_unique<transport::local::LocalTransport>(
+      std::move(fds), std::move(*hub),
+      transport::tcp::make_tcp_transport(context, network, stream));
+}
+
 /// What an engine stands on, destroyed after it.
 struct World {
   std::unique_ptr<metrics::Metrics> metrics;
@@ -82,8 +101,15 @@ Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& o
   loop_options.spin = options.spin;
   KVM_ASSIGN_OR_RETURN(auto env, env::posix::PosixEnv::create(loop_options));
   world->thread = std::make_unique<EngineThread>(std::move(env));
-  auto core = std::make_unique<engine::EngineCore>(
-      world->thread->env().env(), options, transport::tcp::make_tcp_transport, world->metrics.get());
+  transport::TransportMaker make_transport = transport::tcp::make_tcp_transport;
+  if (options.local == LocalMode::kAuto)
+    make_transport = [&loop = world->thread->env().loop()](const auto& context, auto& network,
+                                                           const auto& stream) {
+      return make_local_transport(loop, context, network, stream);
+    };
+  auto core =
+      std::make_unique<engine::EngineCore>(world->thread->env().env(), options,
+                                           std::move(make_transport), world->metrics.get());
   KVM_RETURN_IF_ERROR(core->start());
   world->thread->start();
   auto engine = std::make_unique<engine::EngineFacade>(

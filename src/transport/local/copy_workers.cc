@@ -1,0 +1,109 @@
+#include "transport/local/copy_workers.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace kvmend::transport::local {
+namespace {
+
+// The loop is told of finished chunks when so many bytes are done, or when there is nothing left to
+// copy: waking it for each would take a core from the copying.
+constexpr std::uint64_t kTellBytes = 4U << 20U;
+// Before a thread sleeps it looks for more, about 20 microseconds long: less than a wake-up costs.
+constexpr int kPausesBeforeSleep = 600;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+CopyWorkers::CopyWorkers(env::EventLoop& loop, Board& board,
+                         std::function<void(std::vector<JobPtr>&)> done)
+    : loop_(loop), board_(board), done_(std::move(done)) {}
+
+CopyWorkers::~CopyWorkers() {
+  {
+    const MutexLock lock(mutex_);
+    stop_.store(true);
+    queue_.clear();
+  }
+  changed_.notify_all();
+  threads_.clear();
+}
+
+void CopyWorkers::submit(JobPtr job) {
+  bool wake = false;
+  std::size_t queued = 0;
+  {
+    const MutexLock lock(mutex_);
+    queue_.push_back(std::move(job));
+    queued = queue_.size();
+    waiting_.store(queued);
+    wake = asleep_ > 0;
+  }
+  if (wake) changed_.notify_one();
+  if (threads_.size() < kMaxCopyThreads && queued > threads_.size()) {
+    const std::size_t reader = threads_.size();
+    threads_.emplace_back([this, reader] {
+      pthread_setname_np(pthread_self(), "kvmend-copy");
+      work(reader);
+    });
+  }
+}
+
+CopyWorkers::JobPtr CopyWorkers::next_job() {
+  for (int i = 0; i < kPausesBeforeSleep && waiting_.load(std::memory_order_relaxed) == 0; ++i) {
+    if (stop_.load(std::memory_order_relaxed)) return nullptr;
+    pause_briefly();
+  }
+  const MutexLock lock(mutex_);
+  ++asleep_;
+  while (queue_.empty() && !stop_.load()) changed_.wait(mutex_);
+  --asleep_;
+  if (stop_.load()) return nullptr;
+  JobPtr job = std::move(queue_.front());
+  queue_.pop_front();
+  waiting_.store(queue_.size());
+  return job;
+}
+
+void CopyWorkers::work(std::size_t reader) {
+  while (JobPtr job = next_job()) {
+    job->run(loop_, board_, reader);
+    finish(std::move(job));
+  }
+}
+
+void CopyWorkers::finish(JobPtr job) {
+  bool tell_now = false;
+  {
+    const MutexLock lock(mutex_);
+    untold_bytes_ += job->request().bytes;
+    finished_.push_back(std::move(job));
+    if (!told_ && (queue_.empty() || untold_bytes_ >= kTellBytes)) {
+      told_ = true;
+      tell_now = true;
+    }
+  }
+  if (tell_now) tell();
+}
+
+void CopyWorkers::tell() {
+  loop_.post([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    std::vector<JobPtr> finished;
+    {
+      const MutexLock lock(mutex_);
+      finished.swap(finished_);
+      untold_bytes_ = 0;
+      told_ = false;
+    }
+    done_(finished);
+  });
+}
+
+}  // namespace kvmend::transport::local

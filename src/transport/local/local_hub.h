@@ -1,0 +1,89 @@
+// The local transport of one engine: links to peers of this host, copy threads, and what revocation
+// means for copies that run.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "memory/pool_registry.h"
+#include "memory/region_table.h"
+#include "transport/lane.h"
+#include "transport/local/board.h"
+#include "transport/local/copy_workers.h"
+#include "transport/local/fd_loop.h"
+#include "transport/local/local_lanes.h"
+#include "transport/local/source_link.h"
+#include "transport/local/target_link.h"
+#include "transport/pull.h"
+
+namespace kvmend::transport::local {
+
+/// Loop thread. Its lanes must be closed before it goes.
+class LocalHub final : public PullPort, private memory::RevocationObserver {
+ public:
+  /// Listens for links. Errors: what the machine doesn't offer (then engines use tcp).
+  static Result<std::unique_ptr<LocalHub>> create(const LaneContext& context, FdLoop& fds);
+  ~LocalHub() override;
+
+  [[nodiscard]] const wire::HostIdentity& identity() const override { return identity_; }
+  std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& initiator,
+                                             PullSink& sink) override;
+  std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, PullSink& sink) override;
+
+  // For local_lanes.
+  void add(LocalReceiver* receiver) { receivers_.insert(receiver); }
+  void remove(LocalReceiver* receiver);
+  void add(LocalSender* sender) { senders_.insert(sender); }
+  void remove(LocalSender* sender) { senders_.erase(sender); }
+  /// The receiver's link at `address`, or null.
+  [[nodiscard]] const TargetLink* target_at(const std::string& address) const;
+  void start(std::shared_ptr<CopyJob> job);
+  Board& board() { return *board_; }
+  /// Waits until `target` reads nothing of the chunk, shortly.
+  void wait_for_reader(const TargetLink& target, ChunkId chunk) const;
+  /// Says once for each peer why it is served by tcp.
+  void say_fallback(const std::string& peer, const Status& why);
+
+  [[nodiscard]] std::size_t copy_threads() const { return workers_.threads(); }
+  [[nodiscard]] std::size_t targets() const { return targets_.size(); }
+
+ private:
+  LocalHub(const LaneContext& context, FdLoop& fds, wire::HostIdentity identity,
+           std::unique_ptr<Board> board, UniqueFd listener);
+
+  void on_region_ending(const memory::Region& region) override;
+  void on_grant_ending(GrantId grant) override;
+
+  void accept_links();
+  void on_pools_changed();
+  void on_source_dead(const std::string& address, const Status& why);
+  void on_target_dead(const TargetLink& target, const Status& why);
+  void on_target_closed(TargetLink& target);
+  void on_jobs_done(std::vector<std::shared_ptr<CopyJob>>& jobs);
+  void answer(CopyJob& job);
+
+  LaneContext context_;
+  FdLoop& fds_;
+  wire::HostIdentity identity_;
+  std::unique_ptr<Board> board_;
+  UniqueFd listener_;
+  FdWatch listener_watch_;
+  std::unordered_map<std::string, std::weak_ptr<SourceLink>> sources_;  // by their address
+  std::vector<std::unique_ptr<TargetLink>> targets_;
+  std::unordered_map<std::string, TargetLink*> target_by_address_;
+  std::unordered_set<LocalReceiver*> receivers_;
+  std::unordered_set<LocalSender*> senders_;
+  std::unordered_set<std::shared_ptr<CopyJob>> active_;
+  std::unordered_set<std::string> said_;
+  std::size_t inline_left_ = config::kInlinePullBudget;
+  bool inline_reset_scheduled_ = false;
+  std::uint64_t subscription_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  CopyWorkers workers_;  // last: its threads end first
+};
+
+}  // namespace kvmend::transport::local

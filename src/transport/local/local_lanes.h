@@ -1,0 +1,62 @@
+// What the local transport adds to one lane: its pulls, or its offers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "transport/local/copy_job.h"
+#include "transport/local/source_link.h"
+#include "transport/pull.h"
+
+namespace kvmend::transport::local {
+
+class LocalHub;
+
+/// Loop thread.
+class LocalReceiver final : public PullReceiver {
+ public:
+  LocalReceiver(LocalHub& hub, std::shared_ptr<SourceLink> link, PullSink& sink);
+  ~LocalReceiver() override;
+
+  void pull(PullRequest request) override;
+  [[nodiscard]] std::size_t waiting() const override { return waiting_; }
+
+  [[nodiscard]] const SourceLink& link() const { return *link_; }
+  PullSink& sink() { return sink_; }
+  /// A job of ours is over.
+  void answer(const CopyJob& job);
+
+ private:
+  LocalHub& hub_;
+  std::shared_ptr<SourceLink> link_;
+  PullSink& sink_;
+  std::size_t waiting_ = 0;
+};
+
+/// Loop thread.
+class LocalSender final : public PullSender {
+ public:
+  LocalSender(LocalHub& hub, std::string address, PullSink& sink);
+  ~LocalSender() override;
+
+  [[nodiscard]] bool ready() const override;
+  bool offer(const Chunk& chunk, std::vector<std::byte>& frame) override;
+  void withdraw(ChunkId chunk, bool acknowledged) override;
+  void give_up(const Status& why) override;
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+  PullSink& sink() { return sink_; }
+
+ private:
+  LocalHub& hub_;
+  std::string address_;  ///< of the receiver
+  PullSink& sink_;
+  bool given_up_ = false;
+  std::unordered_set<ChunkId> offered_;
+  std::vector<wire::WireSlice> slices_;
+  std::vector<wire::PullSource> sources_;
+};
+
+}  // namespace kvmend::transport::local
