@@ -46,6 +46,8 @@ struct RecoveryOptions {
   std::chrono::milliseconds idle_timeout{600'000};    ///< unused sessions are retired
   FailedSessionPolicy policy = FailedSessionPolicy::kPark;
   std::chrono::milliseconds park_max{0};              ///< 0: as long as the request's deadline
+  /// The same while the peer's host refuses connections: its process is gone. 0: as `park_max`.
+  std::chrono::milliseconds refused_park_max{0};
 };
 
 struct EngineOptions {

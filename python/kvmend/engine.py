@@ -60,6 +60,7 @@ class EngineOptions(TypedDict, total=False):
     idle_timeout: float
     failed_session_policy: str
     park_max: float
+    refused_park_max: float
 
 
 class Notification(NamedTuple):

@@ -99,6 +99,7 @@ void each_option(EngineOptions& o, See&& see) {
   see("idle_timeout", o.recovery.idle_timeout);
   see("failed_session_policy", o.recovery.policy);
   see("park_max", o.recovery.park_max);
+  see("refused_park_max", o.recovery.refused_park_max);
 }
 
 }  // namespace

@@ -201,6 +201,9 @@ Outcome SessionHealth::set_parked(std::size_t parked, Time now) {
 }
 
 Time SessionHealth::park_until(Time deadline, Time now) const {
+  // A refusal is an answer of the peer's host: nothing that suspicion of ourselves could explain.
+  if (last_cause_.code() == Code::kConnectionRefused)
+    deadline = std::min(deadline, saturating_add(now, options_->refused_park_max));
   if (!self_->may_fail_fast()) return deadline;
   return std::min(deadline, saturating_add(now, options_->park_max));
 }

@@ -268,6 +268,20 @@ TEST_F(SessionHealthTest, ParkMaxShortensTheDeadlineUnlessTheEngineSuspectsItsel
   EXPECT_EQ(session.park_until(kForever, now), kForever);
 }
 
+TEST_F(SessionHealthTest, RefusedParkMaxHoldsWhileThePeersHostRefusesAlsoUnderSuspicion) {
+  options.refused_park_max = 2s;
+  connect();
+  fail(Code::kConnectionReset);
+  EXPECT_EQ(session.park_until(now + 30s, now), now + 30s);
+  fail(Code::kConnectionRefused);
+  EXPECT_EQ(session.park_until(now + 30s, now), now + 2s);
+  EXPECT_EQ(session.park_until(now + 1s, now), now + 1s);
+  self.suspected = true;
+  EXPECT_EQ(session.park_until(now + 30s, now), now + 2s);
+  options.refused_park_max = Duration::max();
+  EXPECT_EQ(session.park_until(kForever, now), kForever);
+}
+
 TEST_F(SessionHealthTest, AnIdleSessionIsRetiredAndDemandWakesItThroughAHandshake) {
   connect();
   const Ticket busy = session.admit().ticket;

@@ -16,6 +16,7 @@ namespace kvmend::session {
   to.policy = from.policy == FailedSessionPolicy::kPark ? health::ParkPolicy::kPark
                                                         : health::ParkPolicy::kFailFast;
   if (from.park_max.count() > 0) to.park_max = from.park_max;
+  if (from.refused_park_max.count() > 0) to.refused_park_max = from.refused_park_max;
   to.idle_timeout = from.idle_timeout;
   to.probes_enabled = from.probe;
   to.probe_first_delay = from.probe_first;

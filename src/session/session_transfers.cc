@@ -68,7 +68,9 @@ void Session::unadmit_all() {
     health_.release(transfer->ticket);
     transfer->ticket = {};
   }
-  if (host_.health_options.park_max == Duration::max()) return;
+  if (host_.health_options.park_max == Duration::max() &&
+      host_.health_options.refused_park_max == Duration::max())
+    return;
   for (const auto& [id, transfer] : transfers_)
     index_deadline(transfer, health_.park_until(transfer->deadline, now));
 }

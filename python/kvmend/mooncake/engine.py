@@ -54,6 +54,7 @@ SUPPORT_MUSA = False
 OPEN_TIMEOUT = 5.0  # seconds, of questions to a peer
 SECONDS_PER_BYTE = 1e-9  # what a transfer's size adds to its deadline, as in the original
 PORT_TRIES = 256
+REFUSED_PATIENCE = 2.0  # seconds that a transfer waits for a peer whose host refuses connections
 
 Addresses = npt.NDArray[np.uint64]
 P = ParamSpec("P")
@@ -640,6 +641,8 @@ def _start(name: str, environment: Environment) -> core.TransferEngine:
     options: core.EngineOptions = {
         "default_deadline": environment.timeout,
         "shutdown_grace": 1.0,
+        # The original's -1 for a dead process is quick; this is long enough for a listener's blink.
+        "refused_park_max": REFUSED_PATIENCE,
     }
     if bind != address:
         options["advertise"] = address
