@@ -241,8 +241,7 @@ TEST_F(Abort, L5_TenThousandAtRandom) {
   std::vector<std::unique_ptr<KvSender>> senders;
   std::vector<std::unique_ptr<KvReceiver>> receivers;
   for (std::uint64_t room = 0; room < 10'000; ++room) {
-    receivers.push_back(
-        std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, RoomId(room)));
+    receivers.push_back(std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, RoomId(room)));
     senders.push_back(std::make_unique<KvSender>(*prefill->manager, RoomId(room)));
     announce(*receivers.back());
     send_all(*senders.back());

@@ -274,7 +274,8 @@ TEST_F(Failure, I9_ALateRetryIsAnsweredAndTouchesNothing) {
   expect_clean();
 }
 
-// Case B4: bounded table, expiry, counter. Several times what the table holds stands for the million.
+// Case B4: bounded table, expiry, counter. Several times what the table holds stands for the
+// million.
 TEST_F(Failure, B4_AFloodOfUnknownRoomsIsAnnounced) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);
@@ -349,8 +350,8 @@ TEST_F(Failure, GarbageAndUnknownRoomsChangeNothing) {
   announce(receiver);
   KvSender sender(*prefill->manager, kRoom);
   net.loop.settle();
-  for (const auto& [from, to] : {std::pair{decode.get(), prefill.get()},
-                                 std::pair{prefill.get(), decode.get()}}) {
+  for (const auto& [from, to] :
+       {std::pair{decode.get(), prefill.get()}, std::pair{prefill.get(), decode.get()}}) {
     net.deliver(from->engine, to->engine.session_id, to->engine.incarnation, "\xFF garbage");
     net.inject(from->engine, to->engine, wire::KvRoomDone{.room = RoomId(9), .grant = GrantId(7)});
     net.inject(from->engine, to->engine, wire::KvRoomStatus{.room = RoomId(9), .status = 4});

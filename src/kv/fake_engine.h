@@ -1,6 +1,7 @@
 // For unit tests only: engines that live on one hand-driven loop with virtual time. Real region and
-// grant tables, so a write lands only where the receiver's grant lets it; everything else is steered by
-// the test: messages can be lost or written by hand, writes held back, processes replaced.
+// grant tables, so a write lands only where the receiver's grant lets it; everything else is
+// steered by the test: messages can be lost or written by hand, writes held back, processes
+// replaced.
 #pragma once
 
 #include <algorithm>
@@ -88,8 +89,8 @@ struct FakeEngine {
   memory::GrantTable grants;
   PortObserver* observer = nullptr;
   bool dead = false;
-  std::set<Incarnation> writers;              ///< whose writes have reached it
-  std::map<WriteId, Write> running;           ///< own writes, in order
+  std::set<Incarnation> writers;     ///< whose writes have reached it
+  std::map<WriteId, Write> running;  ///< own writes, in order
   std::uint64_t messages_sent = 0;
 };
 
@@ -179,8 +180,8 @@ class FakeNet {
       const wire::WireSlice slice{piece.region, piece.offset,
                                   static_cast<std::uint32_t>(piece.length)};
       std::vector<iovec> where;
-      const Status allowed = to->grants.resolve(write.grant, Access::kRemoteWrite,
-                                                from.incarnation, {&slice, 1}, loop.now(), where);
+      const Status allowed = to->grants.resolve(write.grant, Access::kRemoteWrite, from.incarnation,
+                                                {&slice, 1}, loop.now(), where);
       if (!allowed.is_ok()) return allowed;
       std::memcpy(where[0].iov_base, piece.local, piece.length);
       to->grants.note_landed(write.grant, {&slice, 1});
@@ -225,7 +226,8 @@ class FakePort final : public EnginePort {
     const WriteId id(++last_write_);
     engine_.running.emplace(id, std::move(write));
     if (!engine_.net.hold_writes && !engine_.dead)
-      engine_.net.loop.post([this_engine = &engine_, id] { this_engine->net.finish(*this_engine, id); });
+      engine_.net.loop.post(
+          [this_engine = &engine_, id] { this_engine->net.finish(*this_engine, id); });
     return id;
   }
   void cancel(WriteId write, const Status& why) override {

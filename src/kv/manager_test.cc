@@ -126,8 +126,7 @@ TEST_F(Manager, UsesRegionsThatAreRegisteredAlready) {
   ASSERT_TRUE(engine.regions.add(pool.data(), pool.size(), MemoryKind::kHost, Access::kNone));
   const KvLayout layout{
       .page_tokens = 1,
-      .components = {{.items = 8,
-                      .buffers = {{pool.data(), 128}, {pool.data() + 1'024, 128}}}}};
+      .components = {{.items = 8, .buffers = {{pool.data(), 128}, {pool.data() + 1'024, 128}}}}};
   auto link = Link::open(net.port(engine), KvRole::kDecode, layout, {});
   ASSERT_TRUE(link.has_value());
   KvManager manager(*link);
@@ -145,8 +144,8 @@ TEST_F(Manager, RefusesBadLayoutsAndOptionsAndLeavesNothingBehind) {
   ASSERT_FALSE(overlapping.has_value());
   EXPECT_EQ(overlapping.error().code(), Code::kAlreadyExists);
   EXPECT_EQ(engine.regions.size(), 0U);
-  auto late = Link::open(net.port(engine), KvRole::kDecode, prefill->pools.layout,
-                         {.room_deadline = 200h});
+  auto late =
+      Link::open(net.port(engine), KvRole::kDecode, prefill->pools.layout, {.room_deadline = 200h});
   ASSERT_FALSE(late.has_value());
   EXPECT_THAT(late.error().detail(), HasSubstr("room_deadline 720000000 ms"));
 }

@@ -87,8 +87,7 @@ RC_GTEST_PROP(Plan, MovesEveryByteOnceAndTouchesNothingElse, ()) {
   for (std::uint32_t c = 0; c < world.here.components.size(); ++c) {
     const KvComponent& from = world.here.components[c];
     const wire::KvComponent& to = world.there.components[c];
-    const auto count =
-        *rc::gen::inRange<std::size_t>(0, std::min(from.items, to.items) + 1);
+    const auto count = *rc::gen::inRange<std::size_t>(0, std::min(from.items, to.items) + 1);
     const auto source = random_pages(from.items, count);
     const auto target = random_pages(to.items, count);
     const auto runs = merge_runs(source, target);
@@ -100,8 +99,8 @@ RC_GTEST_PROP(Plan, MovesEveryByteOnceAndTouchesNothingElse, ()) {
         for (std::uint64_t at = 0; at < from.buffers[b].item_len; ++at) {
           const std::uint64_t base = to.base_offset.empty() ? 0 : to.base_offset[b];
           expected[to.regions[b].slot][base + target[i] * item_len(to, b) + at] =
-              static_cast<std::byte*>(from.buffers[b].base)[source[i] * from.buffers[b].item_len +
-                                                            at];
+              static_cast<std::byte*>(
+                  from.buffers[b].base)[source[i] * from.buffers[b].item_len + at];
         }
   }
   RC_ASSERT(pieces.size() == counted);
@@ -119,18 +118,18 @@ RC_GTEST_PROP(Plan, MovesEveryByteOnceAndTouchesNothingElse, ()) {
 TEST(Plan, JoinsOnlyWhatFollowsOnBothSides) {
   const std::vector<std::uint32_t> source{3, 4, 5, 6, 9, 10};
   const std::vector<std::uint32_t> target{7, 8, 2, 3, 4, 5};
-  EXPECT_EQ(merge_runs(source, target),
-            (std::vector<PageRun>{{3, 7, 2}, {5, 2, 2}, {9, 4, 2}}));
+  EXPECT_EQ(merge_runs(source, target), (std::vector<PageRun>{{3, 7, 2}, {5, 2, 2}, {9, 4, 2}}));
   EXPECT_TRUE(merge_runs({}, {}).empty());
 }
 
 // Case S1: metadata is O(runs), not O(pages).
 TEST(Plan, S1_ContiguousPagesAreOnePiecePerBuffer) {
   std::byte memory{};
-  KvLayout here{.page_tokens = 64,
-                .components = {{.items = 20'000, .buffers = {{&memory, 65'536}, {&memory, 4'096}}}}};
-  const wire::KvLayout there = describe(here, std::vector<std::vector<BufferPlace>>{
-                                                  {{{1, 1}, 0}, {{2, 1}, 128}}});
+  KvLayout here{
+      .page_tokens = 64,
+      .components = {{.items = 20'000, .buffers = {{&memory, 65'536}, {&memory, 4'096}}}}};
+  const wire::KvLayout there =
+      describe(here, std::vector<std::vector<BufferPlace>>{{{{1, 1}, 0}, {{2, 1}, 128}}});
   const auto plan = TransferPlan::prepare(here, there);
   ASSERT_TRUE(plan.has_value());
   std::vector<std::uint32_t> pages(15'000);

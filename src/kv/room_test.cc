@@ -29,7 +29,7 @@ TEST_F(Room, MovesEveryComponentAndNothingElse) {
   net.loop.settle();
   EXPECT_EQ(sender.poll(), KvStatus::kTransferring);
   EXPECT_EQ(receiver.poll(), KvStatus::kTransferring);  // told by prefill
-  EXPECT_EQ(net.running_writes(), 2U);                  // the second is queued while the first moves
+  EXPECT_EQ(net.running_writes(), 2U);  // the second is queued while the first moves
   net.loop.advance(2s);
   while (net.land_next()) net.loop.settle();
   EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
@@ -40,7 +40,8 @@ TEST_F(Room, MovesEveryComponentAndNothingElse) {
   std::size_t changed = 0;
   const auto after = decode->pools.snapshot();
   for (std::size_t m = 0; m < after.size(); ++m)
-    for (std::size_t i = 0; i < after[m].size(); ++i) changed += before[m][i] != after[m][i] ? 1 : 0;
+    for (std::size_t i = 0; i < after[m].size(); ++i)
+      changed += before[m][i] != after[m][i] ? 1 : 0;
   const std::size_t moved = source.size() * 4 * Pools::kPageBytes + 56 + 64;
   EXPECT_LE(changed, moved);
   EXPECT_EQ(sender.metrics().bytes, moved);
