@@ -94,6 +94,9 @@ class Lane {
   /// Counts up while bytes reach the peer's host or come from it: a sign of life for the progress
   /// deadline.
   [[nodiscard]] virtual std::uint64_t progress() const = 0;
+  /// Counts up only while bytes come from the peer's process itself. A host acknowledges bytes for a
+  /// process that is stopped, so on a lane that carries pings only this says that it lives.
+  [[nodiscard]] virtual std::uint64_t received() const = 0;
   /// "tcp", "local", ...
   [[nodiscard]] virtual std::string_view transport_name() const = 0;
 };

@@ -43,6 +43,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   [[nodiscard]] std::uint64_t outstanding_bytes() const override { return outstanding_; }
   [[nodiscard]] std::size_t control_backlog() const override { return writer_.urgent_bytes(); }
   [[nodiscard]] std::uint64_t progress() const override;
+  [[nodiscard]] std::uint64_t received() const override { return bytes_in_; }
   [[nodiscard]] std::string_view transport_name() const override {
     return pull_sender_ && pull_sender_->ready() ? "local" : "tcp";
   }
@@ -77,10 +78,11 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   struct ReadJob {
     ChunkId chunk;
     GrantId grant;
-    std::uint64_t removals = 0;
-    std::vector<iovec> source;
+    std::vector<wire::WireSlice> slices;
+    std::uint64_t removals = 0;    // of the region table when the places were resolved
     std::uint32_t bytes = 0;
     bool checksum = false;
+    bool scratch = false;
     bool zeroed = false;
     wire::AckEntry result;
   };
@@ -113,15 +115,17 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   Status on_handshake_frame(const wire::FrameHeader& header, Bytes body);
   Status on_acceptor_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
   Status on_initiator_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
-  Status resolve(GrantId grant, Access want, std::uint32_t* argument, std::vector<iovec>& where,
-                 bool& scratch);
-  Status resolve_scratch(std::uint32_t* argument, std::vector<iovec>& where);
+  Status resolve(GrantId grant, Access want, std::span<const wire::WireSlice> slices,
+                 std::uint32_t* argument, std::vector<iovec>& where, bool& scratch);
+  Status resolve_scratch(std::span<const wire::WireSlice> slices, std::uint32_t* argument,
+                         std::vector<iovec>& where);
 
   bool offer_pull(const Chunk& chunk);
   void end_write(ChunkId chunk, bool acknowledged);
   void push_ack(const wire::AckEntry& entry);
   void flush_acks();
   void start_next_reply();
+  void end_reply();
   void finish_reply(ChunkId chunk);
   void check_reply_grant();
   void update_reading();
