@@ -88,7 +88,9 @@ EngineCore::EngineCore(env::Env env, const EngineOptions& options,
       expiry_timer_(env.loop),
       shutdown_timer_(env.loop) {}
 
-EngineCore::~EngineCore() = default;
+EngineCore::~EngineCore() {
+  if (sessions_) env_.loop.set_gap_handler({});
+}
 
 Status EngineCore::start() {
   Status checked = validate(options_);
@@ -258,7 +260,10 @@ void EngineCore::finish_shutdown() {
     });
     sessions_->retire_all();
   }
-  if (acceptor_) acceptor_->close_all();
+  if (acceptor_) {
+    acceptor_->say_goodbye("shutting down");
+    acceptor_->close_all();
+  }
   if (on_drained_) env_.loop.post(std::exchange(on_drained_, nullptr));
 }
 

@@ -36,6 +36,14 @@ void Acceptor::close_all() {
   }
 }
 
+void Acceptor::say_goodbye(const std::string& reason) {
+  for (auto& [key, peer] : peers_) {
+    if (peer.control == nullptr) continue;
+    peer.control->send_control(0, wire::encode_control(wire::Goodbye{reason}));
+    peer.control->flush();
+  }
+}
+
 void Acceptor::on_inbound_lane(std::unique_ptr<Lane> lane) {
   const Lane* key = lane.get();
   if (lanes_.size() >= config::kMaxInboundLanes) {

@@ -45,6 +45,8 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   void announce_regions();
   /// Refuses new epochs and probes from now on (shutdown).
   void stop_accepting() { accepting_ = false; }
+  /// Tells every initiator that this engine is going away.
+  void say_goodbye(const std::string& reason);
   void close_all();
 
   [[nodiscard]] std::size_t lanes() const { return lanes_.size(); }

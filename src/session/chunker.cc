@@ -35,9 +35,9 @@ ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes) {
   return span;
 }
 
-transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span, ChunkId id) {
+transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span) {
   transport::Chunk chunk;
-  chunk.id = id;
+  chunk.id = span.id;
   chunk.opcode = transfer.opcode;
   chunk.grant = transfer.grant;
   chunk.checksum = transfer.checksum;

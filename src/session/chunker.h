@@ -11,8 +11,7 @@ namespace kvmend::session {
 /// write or a pull); its cursor moves on. `has_unsent` must hold.
 [[nodiscard]] ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes);
 
-/// The chunk of a span, as a view of the transfer's pieces.
-[[nodiscard]] transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span,
-                                          ChunkId id);
+/// The chunk of a span that has its id, as a view of the transfer's pieces.
+[[nodiscard]] transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span);
 
 }  // namespace kvmend::session

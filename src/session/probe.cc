@@ -67,7 +67,7 @@ void Probe::on_hello_ack(transport::Lane&, const wire::HelloAck& ack) {
   if (target_.is_set() && ack.incarnation != target_)
     return finish({Code::kPeerRestarted, Origin::kPeer,
                    fmt::format("{} is another process now", peer_.to_string())});
-  if (!ack.scratch || ack.scratch->bytes == 0)
+  if (!ack.scratch || ack.scratch->bytes < sizeof(std::uint64_t))
     return finish({Code::kProtocolError, Origin::kPeer, "the peer offers no scratch region"});
   scratch_ = *ack.scratch;
   sent_.resize(std::min(scratch_.bytes, config::kScratchBytes) & ~7U);

@@ -13,6 +13,10 @@ namespace kvmend::session {
 using health::Action;
 using health::State;
 
+namespace {
+constexpr int kRestartsBeforeWaiting = 3;
+}  // namespace
+
 Session::Session(SessionHost& host, Address peer, health::SessionKey key)
     : host_(host),
       peer_(std::move(peer)),
@@ -33,7 +37,10 @@ Session::~Session() = default;
 void Session::apply(const health::Outcome& out, const Status& cause) {
   const bool changed = out.from != out.to;
   if (out.has(Action::kDropLanes)) drop_epoch();
-  if (changed && out.to == State::kFailed) unadmit_all();
+  if (changed && out.to == State::kFailed) {
+    reconnect_timer_.cancel();  // only a probe's promotion opens an epoch now
+    unadmit_all();
+  }
   if (out.has(Action::kFailOldPlan)) fail_old_plan();
   if (out.has(Action::kCancelProbes)) cancel_probes();
   if (out.has(Action::kReconnect)) {
@@ -73,10 +80,13 @@ void Session::apply(const health::Outcome& out, const Status& cause) {
     for (const TransferPtr& transfer : parked) finish(transfer, why);
   }
   if (changed && out.to == State::kFailed) settle_openings(health_.refusal());
+  if (changed && out.to == State::kHealthy && epoch_ && epoch_->up()) settle_openings(Status::ok());
   if (out.has(Action::kReleaseParked)) schedule_pump();
   if (out.has(Action::kFree)) {
-    fail_all(Status(Code::kSessionFailed, Origin::kLocal,
-                    fmt::format("session {} was given up", id_)));
+    const Status why(Code::kSessionFailed, Origin::kLocal,
+                     fmt::format("session {} was given up", id_));
+    fail_all(why);
+    settle_openings(why);
     tick_.cancel();
     reconnect_timer_.cancel();
     host_.lifted(*this);
@@ -111,10 +121,24 @@ void Session::open_epoch() {
   drop_epoch();
   const Time now = host_.loop.now();
   apply(health_.on_failure({status, epoch_attempt_, now}, now), status);
-  if (epoch_) return;
+  reconnect_later();
+}
+
+// Where health saw no reason to act (a shortage of our own, a refusal that isn't the peer's fault),
+// the session itself must go on.
+void Session::reconnect_later() {
+  if (epoch_ || reconnect_timer_.armed() || health_.blacklisted() ||
+      health_.state() == State::kRetired)
+    return;
   reconnect_delay_ = std::clamp<Duration>(reconnect_delay_ * 2, config::kReconnectFirst,
                                           config::kReconnectMax);
-  reconnect_timer_.arm(now + reconnect_delay_, [this] { open_epoch(); });
+  reconnect_timer_.arm(host_.loop.now() + reconnect_delay_, [this] { open_epoch(); });
+}
+
+void Session::lost_epoch(const Status& why) {
+  drop_epoch();
+  failed(why);
+  reconnect_later();
 }
 
 void Session::drop_epoch() {
@@ -131,6 +155,7 @@ void Session::drop_epoch() {
   in_flight_.clear();
   in_flight_bytes_ = 0;
   for (auto& [id, chunk] : lost) {
+    chunk.span.sent_before = true;
     chunk.transfer->resend.push_back(chunk.span);
     --chunk.transfer->chunks_in_flight;
     ++chunk.transfer->retries;
@@ -138,18 +163,17 @@ void Session::drop_epoch() {
     host_.events.on_chunk_retry(id_);
   }
   for (auto at = lost.rbegin(); at != lost.rend(); ++at) enqueue(at->second.transfer, true);
-  outbox_.rewind();
-  regions_requested_ = false;
 }
 
 void Session::on_epoch_up(const wire::HelloAck& ack) {
   const Time now = host_.loop.now();
   reconnect_delay_ = {};
+  restarts_in_a_row_ = 0;
   if (outbox_target_ != ack.incarnation) {
     if (outbox_target_.is_set()) outbox_.reset();
     outbox_target_ = ack.incarnation;
   }
-  outbox_.acknowledge(ack.control_seq);
+  handed_on(outbox_.begin_epoch(ack.control_seq));
   last_progress_ = epoch_->progress();
   if (!pinned_.is_set()) pinned_ = ack.incarnation;
   if (announced_ != ack.incarnation) {
@@ -158,45 +182,41 @@ void Session::on_epoch_up(const wire::HelloAck& ack) {
   }
   apply(health_.on_connected(ack.incarnation, epoch_attempt_, now));
   if (!epoch_ || !epoch_->up()) return;
-  if (health_.state() == State::kHealthy) settle_openings(Status::ok());
+  // A suspect one shows by its answer to the heartbeat that it is there.
+  if (health_.state() != State::kSuspect) settle_openings(Status::ok());
   send_waiting_control();
   pump();
 }
 
 void Session::on_epoch_rejected(const wire::HelloReject& reject) {
-  const Time now = host_.loop.now();
   drop_epoch();
+  const Status why(reject.code, Origin::kPeer,
+                   fmt::format("{} refused the session: {}", id_, reject.message));
   if (reject.code == Code::kPeerRestarted) {
-    apply(health_.on_peer_hello(reject.incarnation, now),
-          Status(Code::kPeerRestarted, Origin::kPeer, reject.message));
-    if (!epoch_ && !health_.blacklisted() && health_.state() != State::kRetired) open_epoch();
-    return;
+    if (reject.incarnation == health_.peer()) {
+      failed({Code::kProtocolError, Origin::kPeer, why.detail()});
+    } else {
+      apply(health_.on_peer_hello(reject.incarnation, host_.loop.now()), why);
+      // Health takes an incarnation that it has seen replaced for late news, but this one answered
+      // just now (an older process is back behind a proxy): ask who is there.
+      if (health_.peer() != reject.incarnation) failed(why);
+    }
+    // Several processes that take turns behind one address must not make us dial without end.
+    if (++restarts_in_a_row_ > kRestartsBeforeWaiting) drop_epoch();
+    return reconnect_later();
   }
   if (reject.code == Code::kStaleEpoch)
     next_epoch_ = std::max(next_epoch_, reject.epoch_seen.value + 1);
-  const Status why(reject.code, Origin::kPeer,
-                   fmt::format("{} refused the session: {}", id_, reject.message));
   failed(why);
   // What no retry can mend is told at once.
   if (reject.code == Code::kVersionMismatch || reject.code == Code::kAuthFailed) {
     fail_all(why);
     settle_openings(why);
   }
-  if (!epoch_ && !health_.blacklisted() && health_.state() != State::kRetired &&
-      !reconnect_timer_.armed()) {
-    reconnect_timer_.arm(now + config::kReconnectFirst, [this] { open_epoch(); });
-  }
+  reconnect_later();
 }
 
-void Session::on_epoch_down(const Status& why) {
-  drop_epoch();
-  failed(why);
-  // Health says nothing about local shortages and such: the session itself must go on.
-  if (!epoch_ && !health_.blacklisted() && health_.state() != State::kRetired &&
-      !reconnect_timer_.armed()) {
-    reconnect_timer_.arm(host_.loop.now() + config::kReconnectFirst, [this] { open_epoch(); });
-  }
-}
+void Session::on_epoch_down(const Status& why) { lost_epoch(why); }
 
 void Session::fail_old_plan() {
   const Incarnation now = health_.peer();
@@ -280,10 +300,9 @@ void Session::open(Time deadline, Opened opened) {
   const Time now = host_.loop.now();
   apply(health_.on_demand(now));
   openings_.push_back({deadline, std::move(opened)});
-  if (health_.state() == State::kHealthy && epoch_ && epoch_->up()) {
-    settle_openings(Status::ok());
-    return;
-  }
+  const bool usable = health_.state() == State::kHealthy || health_.state() == State::kProbing;
+  if (usable && epoch_ && epoch_->up()) return settle_openings(Status::ok());
+  update_parked();
   arm();
 }
 
@@ -323,7 +342,6 @@ void Session::arm() {
 
 void Session::on_tick() {
   const Time now = host_.loop.now();
-  std::weak_ptr<bool> alive = alive_;
   if (epoch_ && epoch_->up()) {
     const std::uint64_t progress = epoch_->progress();
     if (progress != last_progress_) {
@@ -337,9 +355,7 @@ void Session::on_tick() {
                       std::chrono::duration_cast<std::chrono::milliseconds>(
                           host_.health_options.progress_deadline * host_.self_view().stretch)
                           .count()));
-      drop_epoch();
-      failed(why);
-      if (alive.expired()) return;
+      lost_epoch(why);
     }
   }
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
@@ -367,7 +383,6 @@ void Session::on_tick() {
                                               health::state_name(health_.state()))));
   }
   if (now >= health_.next_timer()) apply(health_.on_timer(now));
-  if (alive.expired()) return;
   arm();
 }
 

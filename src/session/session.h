@@ -140,6 +140,10 @@ class Session final : private EpochEvents {
 
   void apply(const health::Outcome& outcome, const Status& cause = {});
   void failed(const Status& why);
+  void lost_epoch(const Status& why);
+  void reconnect_later();
+  void handed_on(const std::vector<TransferId>& told);
+  void ask_for_regions();
   void open_epoch();
   void drop_epoch();
   void fail_old_plan();
@@ -161,6 +165,7 @@ class Session final : private EpochEvents {
   void arm();
   void on_tick();
   void settle_openings(const Status& status);
+  [[nodiscard]] Status not_the_one_meant() const;
   [[nodiscard]] Status expired(const TransferState& transfer) const;
   [[nodiscard]] Status chunk_error(const InFlight& chunk, const wire::AckEntry& result) const;
   [[nodiscard]] bool window_open() const;
@@ -182,6 +187,7 @@ class Session final : private EpochEvents {
   bool pinging_ = false;
   env::ScopedTimer reconnect_timer_;
   Duration reconnect_delay_{};
+  int restarts_in_a_row_ = 0;  // handshakes that met another process
 
   std::unordered_map<TransferId, TransferPtr> transfers_;
   std::list<TransferPtr> queue_;         // transfers with something unsent, oldest first
@@ -190,13 +196,10 @@ class Session final : private EpochEvents {
   std::uint64_t in_flight_bytes_ = 0;
   std::size_t admitted_ = 0;
   std::set<std::pair<Time, TransferId>> deadlines_;
-  std::unordered_map<std::uint64_t, TransferPtr> notifying_;  // by control sequence number
-
   ControlOutbox outbox_;
-  Incarnation outbox_target_;
+  Incarnation outbox_target_;  // whom the waiting messages are for; unset: whoever answers
   std::shared_ptr<const memory::RemoteRegions> regions_;
   memory::RemoteRegionsBuilder regions_builder_;
-  bool regions_requested_ = false;
 
   std::vector<std::unique_ptr<Probe>> probes_;
   std::vector<Opening> openings_;

@@ -20,10 +20,7 @@ void Session::submit(TransferPtr transfer) {
   apply(health_.on_demand(now));
   const Incarnation meant = transfer->target.is_set() ? transfer->target : pinned_;
   if (meant.is_set() && health_.peer().is_set() && meant != health_.peer()) {
-    finish(transfer, Status(Code::kPeerRestarted, Origin::kPeer,
-                            fmt::format("peer restarted: another process answers at {}; open the "
-                                        "session again to accept it",
-                                        id_)));
+    finish(transfer, not_the_one_meant());
     return;
   }
   index_deadline(transfer, transfer->deadline);
@@ -104,7 +101,7 @@ void Session::pump() {
   bool posted = false;
   for (std::list<TransferPtr>* queue : {&urgent_, &queue_}) {
     auto at = queue->begin();
-    while (at != queue->end() && epoch_ && window_open()) {
+    while (at != queue->end() && epoch_ && epoch_->up() && window_open()) {
       const TransferPtr transfer = *at;
       if (!ready_to_send(transfer)) {
         if (transfer->done) {  // refused, or its addresses are wrong: gone from the queue
@@ -115,17 +112,21 @@ void Session::pump() {
         continue;
       }
       while (transfer->has_unsent() && window_open()) {
-        const ChunkSpan span = next_span(*transfer, host_.self.options.chunk_bytes);
-        const ChunkId id = host_.next_chunk_id();
+        ChunkSpan span = next_span(*transfer, host_.self.options.chunk_bytes);
+        if (!span.id.is_set()) span.id = host_.next_chunk_id();
         in_flight_bytes_ += span.bytes;
         ++transfer->chunks_in_flight;
-        in_flight_.emplace(id, InFlight{transfer, span});
-        epoch_->post(make_chunk(*transfer, span, id));
+        in_flight_.emplace(span.id, InFlight{transfer, span});
+        epoch_->post(make_chunk(*transfer, span));
         posted = true;
       }
       if (transfer->has_unsent()) break;
       transfer->queued = false;
       at = queue->erase(at);
+      if (transfer->pieces.empty()) {  // a notification alone
+        data_complete(transfer);
+        at = queue->begin();
+      }
     }
   }
   if (posted && epoch_) epoch_->flush();
@@ -133,6 +134,12 @@ void Session::pump() {
 }
 
 bool Session::ready_to_send(const TransferPtr& transfer) {
+  // Nobody was known when it was submitted: another process than the one it is meant for answered.
+  const Incarnation meant = transfer->target.is_set() ? transfer->target : pinned_;
+  if (meant.is_set() && meant != health_.peer()) {
+    finish(transfer, not_the_one_meant());
+    return false;
+  }
   if (transfer->raw && !translate(transfer)) return false;
   if (transfer->admitted) return true;
   const health::Admission admission = health_.admit();
@@ -162,8 +169,7 @@ bool Session::translate(const TransferPtr& transfer) {
       if (!transfer->asked_again) {
         transfer->asked_again = true;
         regions_.reset();
-        epoch_->send_control(0, wire::encode_control(wire::RegionTableRequest{}));
-        epoch_->flush();
+        ask_for_regions();
         return false;
       }
       finish(transfer, place.error());
@@ -207,8 +213,11 @@ void Session::on_chunk_done(const wire::AckEntry& result) {
     heard_ = true;
     apply(health_.on_life(now));
   }
-  // "Already complete": the receiver closed the room with these very bytes in place.
-  if (result.code == Code::kOk || result.code == Code::kAlreadyExists) {
+  // "Already complete" to a chunk that is sent again: its acknowledgement was lost, the receiver
+  // closed the room with these very bytes in place.
+  const bool landed_before = result.code == Code::kAlreadyExists && chunk.span.sent_before &&
+                             transfer->opcode == Opcode::kWrite;
+  if (result.code == Code::kOk || landed_before) {
     transfer->acked_bytes += chunk.span.bytes;
     (transfer->opcode == Opcode::kWrite ? bytes_written_ : bytes_read_) += chunk.span.bytes;
     if (transfer->acked_bytes == transfer->total_bytes) data_complete(transfer);
@@ -233,15 +242,13 @@ void Session::data_complete(const TransferPtr& transfer) {
     finish(transfer, Status::ok());
     return;
   }
-  const auto seq =
-      outbox_.add(wire::encode_control(wire::Notify{transfer->notify->name,
-                                                    transfer->notify->message}));
-  if (!seq) {
-    finish(transfer, seq.error());
+  const Status queued = outbox_.add(
+      wire::encode_control(wire::Notify{transfer->notify->name, transfer->notify->message}),
+      transfer->id);
+  if (!queued.is_ok()) {
+    finish(transfer, queued);
     return;
   }
-  transfer->notify_seq = *seq;
-  notifying_.emplace(*seq, transfer);
   send_waiting_control();
   if (epoch_) epoch_->flush();
 }
@@ -256,7 +263,6 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
     std::erase(keep->urgent ? urgent_ : queue_, keep);
     keep->queued = false;
   }
-  if (keep->notify_seq != 0) notifying_.erase(keep->notify_seq);
   if (keep->chunks_in_flight > 0) {
     for (auto at = in_flight_.begin(); at != in_flight_.end();) {
       if (at->second.transfer != keep) {
@@ -282,6 +288,13 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
   keep->admitted = false;
   update_parked();
   schedule_pump();
+}
+
+Status Session::not_the_one_meant() const {
+  return {Code::kPeerRestarted, Origin::kPeer,
+          fmt::format("peer restarted: another process answers at {}; open the session again to "
+                      "accept it",
+                      id_)};
 }
 
 Status Session::expired(const TransferState& transfer) const {
@@ -326,8 +339,13 @@ Status Session::send_control(const wire::Control& control, Incarnation target) {
   if (target.is_set() && health_.peer().is_set() && target != health_.peer())
     return {Code::kPeerRestarted, Origin::kPeer,
             fmt::format("peer restarted: another process answers at {}", id_)};
-  const auto seq = outbox_.add(wire::encode_control(control));
-  if (!seq) return seq.error();
+  if (target.is_set() && outbox_target_ != target) {
+    // Nobody has answered yet. What waits for another process is out of date.
+    if (outbox_target_.is_set()) outbox_.reset();
+    outbox_target_ = target;
+  }
+  const Status queued = outbox_.add(wire::encode_control(control));
+  if (!queued.is_ok()) return queued;
   update_parked();
   schedule_pump();
   return Status::ok();
@@ -351,15 +369,18 @@ void Session::say_goodbye(const std::string& reason) {
 }
 
 void Session::on_control_ack(std::uint64_t seq) {
-  outbox_.acknowledge(seq);
   const Time now = host_.loop.now();
   watch_.progress(now);
   apply(health_.on_life(now));
-  std::vector<TransferPtr> told;
-  for (const auto& [number, transfer] : notifying_)
-    if (number <= seq) told.push_back(transfer);
-  for (const TransferPtr& transfer : told) finish(transfer, Status::ok());
+  handed_on(outbox_.acknowledge(seq));
   arm();
+}
+
+void Session::handed_on(const std::vector<TransferId>& told) {
+  for (const TransferId id : told) {
+    const auto at = transfers_.find(id);
+    if (at != transfers_.end()) finish(TransferPtr(at->second), Status::ok());
+  }
 }
 
 void Session::on_pong() {
@@ -377,12 +398,23 @@ void Session::on_control(Bytes body) {
     on_epoch_down(control.error());
     return;
   }
+  if (const auto* goodbye = std::get_if<wire::Goodbye>(&*control))
+    return on_peer_goodbye(health_.peer(), goodbye->reason);
   const auto* part = std::get_if<wire::RegionTablePart>(&*control);
   if (part == nullptr) return;
   if (auto snapshot = regions_builder_.apply(*part)) {
     regions_ = std::move(snapshot);
     schedule_pump();
+    return;
   }
+  const Status& error = regions_builder_.error();
+  if (error.code() == Code::kUnavailable) return ask_for_regions();
+  if (!error.is_ok()) on_epoch_down(error);
+}
+
+void Session::ask_for_regions() {
+  epoch_->send_control(0, wire::encode_control(wire::RegionTableRequest{}));
+  epoch_->flush();
 }
 
 }  // namespace kvmend::session

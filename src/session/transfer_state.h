@@ -24,6 +24,8 @@ struct ChunkSpan {
   std::uint32_t bytes = 0;
   std::uint64_t skip = 0;        ///< bytes of the first piece that belong to earlier chunks
   std::uint32_t mismatches = 0;  ///< times its checksum didn't match
+  ChunkId id;                    ///< kept when it is sent again: a receiver counts its bytes once
+  bool sent_before = false;      ///< over an epoch that was dropped: perhaps it has landed
 };
 
 /// Filled by the submitter, then owned by the loop thread until `on_done` has run.
@@ -57,7 +59,6 @@ struct TransferState {
   bool queued = false;             ///< stands in the session's send queue
   bool asked_again = false;        ///< the peer's region table was fetched anew for it
   bool done = false;
-  std::uint64_t notify_seq = 0;    ///< control message that carries the notification
 
   [[nodiscard]] bool has_unsent() const {
     return !resend.empty() || next_piece < pieces.size();

@@ -22,14 +22,14 @@ wire::FrameType type_of(Opcode opcode) {
   return opcode == Opcode::kWrite ? wire::FrameType::kWrite : wire::FrameType::kRead;
 }
 
+}  // namespace
+
 std::uint64_t checksum_of(std::span<const iovec> payload) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
   for (const iovec& part : payload) XXH3_64bits_update(&state, part.iov_base, part.iov_len);
   return XXH3_64bits_digest(&state);
 }
-
-}  // namespace
 
 void LaneWriter::queue_urgent(std::vector<std::byte> frames) {
   urgent_bytes_ += frames.size();
@@ -137,15 +137,18 @@ void LaneWriter::merge_urgent() {
   frames_.insert(at, std::move(frame));
 }
 
-std::size_t LaneWriter::gather(std::size_t budget) {
+std::size_t LaneWriter::gather(std::size_t budget, std::size_t max_frames) {
   iov_.clear();
+  gathered_ = 0;
   std::size_t bytes = 0;
   const std::size_t aim = std::min(budget, kMinCallBytes);
   for (Frame& frame : frames_) {
+    if (gathered_ == max_frames) break;
     if (!frame.built) {
       if (bytes > 0 && iov_.size() + 2 + frame.plan.pieces.size() > kIovEntries) break;
       build(frame);
     }
+    ++gathered_;
     if (frame.head_sent < frame.head.size()) {
       iov_.push_back(
           {frame.head.data() + frame.head_sent, frame.head.size() - frame.head_sent});
@@ -192,10 +195,12 @@ void LaneWriter::consume(std::size_t bytes, Outcome& outcome) {
 
 LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
   Outcome outcome;
+  std::size_t max_frames = SIZE_MAX;
   while (outcome.bytes < budget) {
     merge_urgent();
     if (frames_.empty()) return outcome;
-    const std::size_t wanted = gather(budget - outcome.bytes);
+    const std::size_t wanted = gather(budget - outcome.bytes, max_frames);
+    max_frames = SIZE_MAX;
     const env::IoResult io = stream.writev(iov_);
     switch (io.kind) {
       case env::IoResult::Kind::kOk:
@@ -209,7 +214,12 @@ LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
         outcome.blocked = true;
         return outcome;
       case env::IoResult::Kind::kFault: {
-        // The first byte that wasn't sent is at fault: its frame is the front one.
+        // Any of the frames may be at fault: the kernel takes nothing of a packet that it can't
+        // fill. Sent alone, the front one shows whether it is.
+        if (gathered_ > 1) {
+          max_frames = 1;
+          break;
+        }
         Frame& frame = frames_.front();
         KVM_CHECK(frame.built && !frame.payload.empty(), "fault outside of a payload");
         zero_fill(frame);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -16,6 +17,9 @@
 #include "transport/chunk.h"
 
 namespace kvmend::transport::tcp {
+
+/// XXH3-64 over the parts in order. Any thread.
+[[nodiscard]] std::uint64_t checksum_of(std::span<const iovec> payload);
 
 /// Loop thread. Frames leave in order, but control bytes overtake frames that haven't been started.
 class LaneWriter {
@@ -69,7 +73,7 @@ class LaneWriter {
   static void zero_fill(Frame& frame);
   void insert(Frame frame);
   void merge_urgent();
-  std::size_t gather(std::size_t budget);
+  std::size_t gather(std::size_t budget, std::size_t max_frames);
   void consume(std::size_t bytes, Outcome& outcome);
   void retire_front(Outcome& outcome);
 
@@ -77,6 +81,7 @@ class LaneWriter {
   std::vector<std::byte> urgent_;
   std::size_t urgent_bytes_ = 0;  // in `urgent_` and in control frames of `frames_`
   std::vector<iovec> iov_;
+  std::size_t gathered_ = 0;      // frames in `iov_`
 };
 
 }  // namespace kvmend::transport::tcp

@@ -273,9 +273,10 @@ Status TcpLane::on_initiator_frame(const wire::FrameHeader& header, Bytes body,
   }
 }
 
-Status TcpLane::resolve_scratch(std::uint32_t* argument, std::vector<iovec>& where) {
-  for (std::uint32_t i = 0; i < slices_.size(); ++i) {
-    const wire::WireSlice& slice = slices_[i];
+Status TcpLane::resolve_scratch(std::span<const wire::WireSlice> slices, std::uint32_t* argument,
+                                std::vector<iovec>& where) {
+  for (std::uint32_t i = 0; i < slices.size(); ++i) {
+    const wire::WireSlice& slice = slices[i];
     *argument = i;
     if (slice.region != scratch_ref_ || slice.offset > scratch_.size() ||
         slice.length > scratch_.size() - slice.offset)
@@ -285,13 +286,13 @@ Status TcpLane::resolve_scratch(std::uint32_t* argument, std::vector<iovec>& whe
   return Status::ok();
 }
 
-Status TcpLane::resolve(GrantId grant, Access want, std::uint32_t* argument,
-                        std::vector<iovec>& where, bool& scratch) {
+Status TcpLane::resolve(GrantId grant, Access want, std::span<const wire::WireSlice> slices,
+                        std::uint32_t* argument, std::vector<iovec>& where, bool& scratch) {
   scratch = !scratch_.empty() && grant == scratch_grant_;
-  if (scratch) return resolve_scratch(argument, where);
+  if (scratch) return resolve_scratch(slices, argument, where);
   if (!serving_.data)
     return {Code::kPermissionDenied, Origin::kCaller, "this lane carries no data"};
-  return context_.grants.resolve(grant, want, serving_.initiator, slices_, context_.loop.now(),
+  return context_.grants.resolve(grant, want, serving_.initiator, slices, context_.loop.now(),
                                  where, argument);
 }
 
@@ -305,7 +306,7 @@ Status TcpLane::on_write(const wire::FrameHeader& header, Bytes body, std::vecto
   incoming_.removals = context_.regions.removals();
   std::uint32_t argument = 0;
   const Status status =
-      resolve(data->grant, Access::kRemoteWrite, &argument, into, incoming_.scratch);
+      resolve(data->grant, Access::kRemoteWrite, slices_, &argument, into, incoming_.scratch);
   incoming_.result = to_entry(ChunkId(header.id), status, argument);
   if (!status.is_ok()) {
     into.clear();
@@ -406,7 +407,7 @@ Status TcpLane::on_pull(const wire::FrameHeader& header, Bytes body) {
   std::uint32_t argument = 0;
   bool scratch = false;
   const Status status =
-      resolve(data->grant, Access::kRemoteWrite, &argument, request.where, scratch);
+      resolve(data->grant, Access::kRemoteWrite, slices_, &argument, request.where, scratch);
   if (!status.is_ok()) {
     ++context_.counters.frames_refused;
     push_ack(to_entry(chunk, status, argument));
@@ -478,70 +479,75 @@ void TcpLane::end_write(ChunkId chunk, bool acknowledged) {
 // --------------------------------------------------------------------------- answering reads
 
 Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
-  auto data = wire::parse_data_body(header, body, slices_);
-  if (!data) return data.error();
   ReadJob job;
+  auto data = wire::parse_data_body(header, body, job.slices);
+  if (!data) return data.error();
   job.chunk = ChunkId(header.id);
   job.grant = data->grant;
-  job.removals = context_.regions.removals();
   job.checksum = (header.flags & wire::kFlagChecksum) != 0;
-  std::uint64_t bytes = 0;
-  for (const wire::WireSlice& slice : slices_) bytes += slice.length;
-  if (bytes > wire::kMaxPayloadBytes)
-    return protocol_error(fmt::format("a read of {} bytes in one frame", bytes));
-  job.bytes = static_cast<std::uint32_t>(bytes);
-  std::uint32_t argument = 0;
-  bool scratch = false;
-  const Status status = resolve(data->grant, Access::kRemoteRead, &argument, job.source, scratch);
-  job.result = to_entry(job.chunk, status, argument);
-  if (scratch) job.grant = GrantId();
-  if (!status.is_ok()) ++context_.counters.frames_refused;
+  for (const wire::WireSlice& slice : job.slices) job.bytes += slice.length;
   jobs_.push_back(std::move(job));
   if (!answering_) start_next_reply();
   update_reading();
   return Status::ok();
 }
 
+void TcpLane::end_reply() {
+  const ReadJob& job = jobs_.front();
+  std::vector<std::byte> end;
+  wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&job.result, 1));
+  writer_.queue_urgent(std::move(end));
+  jobs_.pop_front();
+}
+
+// The grant is asked when a job's turn comes, not when it was queued: before any byte is read.
 void TcpLane::start_next_reply() {
-  while (!jobs_.empty() && jobs_.front().result.code != Code::kOk) {
-    std::vector<std::byte> end;
-    wire::append_acks(end, FrameType::kReadEnd, jobs_.front().chunk.value,
-                      std::span(&jobs_.front().result, 1));
-    writer_.queue_urgent(std::move(end));
-    jobs_.pop_front();
+  answering_ = false;
+  while (!jobs_.empty() && !answering_) {
+    ReadJob& job = jobs_.front();
+    std::vector<iovec> source;
+    std::uint32_t argument = 0;
+    job.removals = context_.regions.removals();
+    const Status status =
+        resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
+    job.result = to_entry(job.chunk, status, argument);
+    if (!status.is_ok()) {
+      ++context_.counters.frames_refused;
+      end_reply();
+      continue;
+    }
+    answering_ = true;
+    const std::uint64_t checksum = job.checksum ? checksum_of(source) : 0;
+    writer_.queue_reply(job.chunk, std::move(source), job.bytes, checksum, job.checksum);
   }
-  answering_ = !jobs_.empty();
-  if (!answering_) return;
-  ReadJob& job = jobs_.front();
-  std::uint64_t checksum = 0;
-  if (job.checksum) {
-    XXH3_state_t state;
-    XXH3_64bits_reset(&state);
-    for (const iovec& part : job.source) XXH3_64bits_update(&state, part.iov_base, part.iov_len);
-    checksum = XXH3_64bits_digest(&state);
-  }
-  writer_.queue_reply(job.chunk, std::move(job.source), job.bytes, checksum, job.checksum);
 }
 
 void TcpLane::check_reply_grant() {
   if (!answering_) return;
   ReadJob& job = jobs_.front();
-  if (job.zeroed || !job.grant.is_set()) return;
+  if (job.zeroed || job.scratch) return;
   if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals)) return;
+  // Another region may have gone: ask again in full before giving up.
+  std::vector<iovec> source;
+  std::uint32_t argument = 0;
+  const Status status = resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source,
+                                job.scratch);
+  if (status.is_ok()) {
+    job.removals = context_.regions.removals();
+    return;
+  }
   // The pages may belong to somebody else by now: what hasn't left is sent as zeros, and the read
   // is answered with an error.
   writer_.zero_reply(job.chunk);
   job.zeroed = true;
-  job.result = to_entry(job.chunk, {Code::kPermissionDenied, Origin::kCaller, "the grant ended"});
+  job.result = to_entry(job.chunk, status, argument);
+  ++context_.counters.frames_refused;
 }
 
 void TcpLane::finish_reply(ChunkId chunk) {
   if (!answering_ || jobs_.front().chunk != chunk) return;
   check_reply_grant();  // the lease is confirmed after the last byte has left
-  std::vector<std::byte> end;
-  wire::append_acks(end, FrameType::kReadEnd, chunk.value, std::span(&jobs_.front().result, 1));
-  jobs_.pop_front();
-  writer_.queue_urgent(std::move(end));
+  end_reply();
   start_next_reply();
   if (!want_write_) stream_->want_write(want_write_ = true);
 }
