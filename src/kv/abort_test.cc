@@ -97,6 +97,30 @@ TEST_F(Abort, OfAnAnnouncedRoomReachesTheSenderThatComesLater) {
   EXPECT_EQ(receiver2.poll(), KvStatus::kSuccess);
 }
 
+// Decode's abort was lost for good, and it asks again under the same number.
+TEST_F(Abort, ALaterAttemptOfTheSameEngineReplacesTheEarlierOne) {
+  auto receiver = std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, kRoom);
+  announce(*receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  net.loop.settle();
+  net.lost = [](const std::string&, const wire::KvMessage& message) {
+    return std::holds_alternative<wire::KvRoomAbort>(message);
+  };
+  receiver.reset();
+  net.loop.settle();
+  EXPECT_FALSE(is_terminal(sender.poll()));
+  KvReceiver again(*decode->manager, kPrefillAt, kRoom);
+  announce(again);
+  net.loop.settle();
+  EXPECT_THAT(sender.failure().detail(), HasSubstr("another attempt of the room was started"));
+  KvSender sender2(*prefill->manager, kRoom);
+  send_all(sender2);
+  net.loop.settle();
+  EXPECT_EQ(again.poll(), KvStatus::kSuccess) << why(again.failure());
+  expect_landed();
+  expect_clean();
+}
+
 TEST_F(Abort, TheFirstCauseIsKept) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);

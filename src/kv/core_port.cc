@@ -77,6 +77,11 @@ Status CorePort::send(const Address& to, Incarnation target, std::string_view bo
                           {reinterpret_cast<const std::byte*>(body.data()), body.size()});
 }
 
+void CorePort::on_peer_registered(const Address& peer, Incarnation incarnation) {
+  if (session::Session* session = core_.sessions().find(peer.to_string()))
+    session->on_new_registration(incarnation);
+}
+
 void CorePort::on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,
                         Bytes body) {
   if (kind == wire::kUpperKv) observer_->on_message(from, sender, body);

@@ -31,6 +31,7 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
   WriteId write(Write write) override;
   void cancel(WriteId write, const Status& why) override;
   Status send(const Address& to, Incarnation target, std::string_view body) override;
+  void on_peer_registered(const Address& peer, Incarnation incarnation) override;
 
  private:
   // Running writes; shared with their callbacks, which may outlive the port.

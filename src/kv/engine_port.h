@@ -83,6 +83,9 @@ class EnginePort {
   /// Reliable and in order per pair of incarnations; lost when the session is given up. `target`
   /// set: only that process gets it. Errors: kResourceExhausted, kPeerRestarted.
   virtual Status send(const Address& to, Incarnation target, std::string_view body) = 0;
+
+  /// The peer's process has registered its layout here: a reason to trust its session again.
+  virtual void on_peer_registered(const Address& /*peer*/, Incarnation /*incarnation*/) {}
 };
 
 }  // namespace kvmend::kv

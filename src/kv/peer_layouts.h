@@ -27,8 +27,8 @@ class PeerLayouts {
   PeerLayouts(const KvLayout& here, Counters& counters) : here_(here), counters_(counters) {}
 
   /// Takes a registration (the same one twice is harmless) and returns it with its verdict;
-  /// nullptr when it comes from a process that was replaced already. Beyond config::kMaxKvPeers
-  /// the longest unused peer is forgotten: it will be asked to register again.
+  /// nullptr when it comes from a process that another one has replaced there. Beyond
+  /// config::kMaxKvPeers the longest unused peer is forgotten: it will be asked to register again.
   const PeerLayout* add(const Peer& from, const wire::KvRegister& message);
 
   /// The registration of exactly this process, or nullptr.

@@ -110,14 +110,20 @@ void PrefillRole::on_message(const Peer& from, wire::KvMessage message) {
 void PrefillRole::handle(const Peer& from, const wire::KvRegister& message) {
   const Incarnation known = peers_.incarnation_at(from.session_id);
   const PeerLayout* entry = peers_.add(from, message);
-  if (entry == nullptr) return;
-  if (known.is_set() && known != from.incarnation)
-    on_peer_incarnation(from.session_id, from.incarnation);
+  Status verdict(
+      Code::kPeerRestarted, Origin::kPeer,
+      fmt::format("peer restarted: another process has registered at {} since", from.session_id));
+  if (entry != nullptr) {
+    if (known.is_set() && known != from.incarnation)
+      on_peer_incarnation(from.session_id, from.incarnation);
+    around_.port.on_peer_registered(from.address, from.incarnation);
+    verdict = entry->verdict;
+  }
   static_cast<void>(around_.send(
-      from, wire::KvRegisterReply{
-                .registration = message.registration,
-                .code = entry->verdict.code(),
-                .detail = entry->verdict.is_ok() ? std::string() : reason_text(entry->verdict)}));
+      from,
+      wire::KvRegisterReply{.registration = message.registration,
+                            .code = verdict.code(),
+                            .detail = verdict.is_ok() ? std::string() : reason_text(verdict)}));
 }
 
 void PrefillRole::handle(const Peer& from, wire::KvRoomMetadata message) {
@@ -150,7 +156,12 @@ void PrefillRole::announce(Announcement announcement) {
   wire::KvRoomMetadata head{.room = announcement.metadata.room,
                             .attempt = announcement.metadata.attempt,
                             .grant = announcement.metadata.grant};
-  if (const auto room = find(head.room)) {
+  auto room = find(head.room);
+  if (room && room->serves_other_attempt(peer, head.attempt)) {
+    room->supersede(peer);  // decode has one live attempt: the earlier one is over there
+    room = nullptr;
+  }
+  if (room) {
     if (!room->serves(peer, head.attempt))
       if (const Status refused = room->announce(std::move(announcement)); !refused.is_ok())
         return refuse(peer, head, refused);

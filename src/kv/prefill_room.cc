@@ -53,6 +53,12 @@ bool PrefillRoom::serves(const Peer& peer, std::uint32_t attempt) const {
   });
 }
 
+bool PrefillRoom::serves_other_attempt(const Peer& peer, std::uint32_t attempt) const {
+  return std::ranges::any_of(destinations_, [&](const Destination& to) {
+    return to.to.peer.incarnation == peer.incarnation && to.to.metadata.attempt != attempt;
+  });
+}
+
 std::vector<RoomKey> PrefillRoom::keys() const {
   std::vector<RoomKey> out;
   for (const Destination& to : destinations_)
@@ -286,6 +292,12 @@ void PrefillRoom::on_peer_incarnation(const std::string& session_id, Incarnation
     to.gone = true;
     fail(peer_restarted(session_id));
   }
+}
+
+void PrefillRoom::supersede(const Peer& from) {
+  for (Destination& to : destinations_)
+    if (to.to.peer.incarnation == from.incarnation) to.gone = true;
+  fail(reported_by(from.session_id, Code::kAborted, "another attempt of the room was started"));
 }
 
 void PrefillRoom::fail(Status why) {

@@ -49,12 +49,15 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   void on_status(const Peer& from, const wire::KvRoomStatus& message);
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
+  /// Decode has started another attempt of the room: its word on this one got lost.
+  void supersede(const Peer& from);
   void fail(Status why);
   /// Ends a failed room whose writes can't touch memory any more but haven't reported back.
   void give_up_writes();
 
   [[nodiscard]] const std::shared_ptr<RoomHandle>& handle() const { return handle_; }
   [[nodiscard]] bool serves(const Peer& peer, std::uint32_t attempt) const;
+  [[nodiscard]] bool serves_other_attempt(const Peer& peer, std::uint32_t attempt) const;
   /// One key per decode attempt that the room has served.
   [[nodiscard]] std::vector<RoomKey> keys() const;
 
