@@ -2,6 +2,7 @@
 
     ./dev bench                          tcp, every page size
     ./dev bench tcp --quick --json FILE  done in under 50 s
+    ./dev bench recovery [--quick]       faults in real processes (root; docs/benchmarks.md)
 
 Every row compares kvmend with the machine itself, measured in the same run between the same two
 processes, alternating. `gbps` are 10^9 bytes per second; CPU is user + system of both processes.
@@ -80,7 +81,15 @@ def bench_tcp(args: argparse.Namespace, console: Console) -> list[Row]:
     return rows
 
 
-BENCHES = {"tcp": bench_tcp}
+def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
+    """What faults cost: requests lost, time to detect and to recover."""
+    import recovery
+
+    return recovery.run(args.bin / "kvmend_recovery_peer", args.quick, args.only,
+                        args.svg, console)
+
+
+BENCHES = {"recovery": bench_recovery, "tcp": bench_tcp}
 
 
 def main() -> int:
@@ -91,6 +100,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, < 50 s")
     parser.add_argument("--reps", type=int, default=21, help="measured rounds of each line")
     parser.add_argument("--json", metavar="FILE", help="write the rows here")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="recovery: draw the timelines")
+    parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
+                        help="recovery: deaths outages flap restarts blips fifty healthy")
+    parser.add_argument("--bin", type=Path, default=BIN, help="folder of the benchmark programs")
     args = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
     start = time.monotonic()
