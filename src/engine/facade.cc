@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <future>
 
 #include "base/config.h"
@@ -274,8 +275,10 @@ Result<std::vector<std::pair<std::uint64_t, std::uint64_t>>> EngineFacade::peer_
   const bool up = run_on_loop([&] {
     const session::Session* session = core_->sessions().find(id);
     if (session == nullptr || !session->remote_regions()) return;
-    for (const auto& region : session->remote_regions()->list())
-      regions.emplace_back(region.base, region.length);
+    const auto by_base = session->remote_regions()->list();
+    std::vector<wire::RegionEntry> entries(by_base.begin(), by_base.end());
+    std::ranges::sort(entries, {}, [](const wire::RegionEntry& e) { return e.ref.slot; });
+    for (const auto& region : entries) regions.emplace_back(region.base, region.length);
   });
   if (!up) return std::unexpected(down_status());
   return regions;
