@@ -68,8 +68,8 @@ void Connection::start(ConnectionList::iterator self) {
 
 void Connection::close() {
   if (std::exchange(closed_, true)) return;
+  --pool_.counters.open;  // before the peer can see it
   stream_.close();
-  --pool_.counters.open;
   const auto alive = *self_;
   pool_.open.erase(self_);
   if (pool_.stopping && pool_.open.empty()) pool_.on_last_closed();

@@ -76,9 +76,16 @@ Result<Url> parse_authority(std::string_view whole, std::string_view text) {
       if (port.find(':') != std::string_view::npos) return bad_url(whole, "IPv6 needs brackets");
     }
   }
-  const auto allowed = [](char c) { return !is_control(c) && c != ' ' && c != '@' && c != '%'; };
-  if (url.host.empty() || url.host.size() > 255 || !std::ranges::all_of(url.host, allowed))
+  const bool bracketed = text.starts_with('[');
+  const auto allowed = [&](char c) {
+    if (bracketed) return hex_digit(c) >= 0 || c == ':' || c == '.';
+    return static_cast<unsigned char>(c) > ' ' &&
+           std::string_view("@%[]\\\"<>").find(c) == std::string_view::npos;
+  };
+  if (url.host.empty() || url.host.size() > 255 || !std::ranges::all_of(url.host, allowed) ||
+      bracketed != (url.host.find(':') != std::string::npos)) {
     return bad_url(whole, "has no valid host");
+  }
   if (port.empty()) return url;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), url.port);
   if (error != std::errc{} || end != port.data() + port.size() || url.port == 0)

@@ -31,9 +31,10 @@ TEST(Url, SplitsAndNamesWhatIsWrong) {
   EXPECT_EQ(url->target, "/route?a=1");
   EXPECT_EQ(url->authority(), "[::1]:8998");
   EXPECT_EQ(parse_url("http://prefill-0")->authority(), "prefill-0:80");
-  for (const char* text : {"", "x", "https://a", "http://", "http://:1", "http://a:", "http://a:0",
-                           "http://a:70000", "http://a:1x", "http://[::1", "http://[::1]x",
-                           "http://::1:80", "http://u@h", "http://a/b c", "http://a\r\n/"}) {
+  for (const char* text :
+       {"", "x", "https://a", "http://", "http://:1", "http://a:", "http://a:0", "http://a:70000",
+        "http://a:1x", "http://[::1", "http://[::1]x", "http://::1:80", "http://u@h",
+        "http://a/b c", "http://a\r\n/", "http://[[]", "http://[a]", "http://[:"}) {
     const auto bad = parse_url(text);
     ASSERT_FALSE(bad.has_value()) << text;
     EXPECT_EQ(bad.error().code(), Code::kInvalidArgument);
