@@ -122,10 +122,13 @@ bool GrantTable::end(GrantId id, GrantEnd how) {
 
 std::vector<Grant> GrantTable::expire(Time now) {
   std::vector<Grant> expired;
-  if (KVM_SABOTAGE(expired_grant_honoured)) return expired;
   while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
     const auto at = live_.find(by_expiry_.begin()->second);
     KVM_CHECK(at != live_.end());
+    if (KVM_SABOTAGE(expired_grant_honoured)) {
+      by_expiry_.erase(by_expiry_.begin());
+      continue;
+    }
     if (observer_ != nullptr) observer_->on_grant_ending(at->first);
     by_expiry_.erase(by_expiry_.begin());
     remember(at->first, GrantEnd::kExpired);
