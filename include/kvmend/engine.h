@@ -118,7 +118,8 @@ class Engine {
   /// A control and a data probe of the peer, now, over connections of their own. OK: usable.
   virtual Status probe(std::string_view session_id, std::chrono::nanoseconds timeout) = 0;
 
-  /// The regions that a peer opened to raw access (address, length), by address.
+  /// The regions that a peer opened to raw access (address, length), in the order of their
+  /// registration; one that takes the place of an unregistered one stands in its place.
   virtual Result<std::vector<std::pair<std::uint64_t, std::uint64_t>>> peer_regions(
       std::string_view session_id, std::chrono::nanoseconds timeout) = 0;
 

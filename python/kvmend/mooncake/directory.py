@@ -91,7 +91,7 @@ class HttpDirectory:
             entry = json.loads(value)
             host, port = names.split(entry["session_id"])
             found = Found(names.join(names.resolve(host), port), int(entry["incarnation"], 16))
-        except (ValueError, TypeError, KeyError, UnknownName) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, UnknownName) as error:
             raise NoMetadata(f"{self._url} has nonsense about {name!r}: {error}") from None
         if port == 0 or not 0 < found.incarnation < 2**64:
             raise NoMetadata(f"{self._url} has nonsense about {name!r}: {entry}")

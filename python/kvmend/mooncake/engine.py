@@ -22,7 +22,7 @@ from ..errors import Code, DeadlineExceededError, KvmendError, ResourceExhausted
 from . import codes, names
 from .batches import Batches
 from .codes import Rc
-from .directory import Directory, Found, NoMetadata, open_directory
+from .directory import Directory, Found, NoMetadata, PeerToPeer, open_directory
 from .environment import Environment, read_environment
 from .memory import ManagedBuffers, Ranges, is_readable
 from .names import UnknownName
@@ -91,9 +91,12 @@ class _Parts:
     ) -> None:
         self.engine = engine
         self.name = name
+        self.port = names.split(engine.session_id)[1]
+        self.own_names = {engine.session_id, names.join(names.split(name)[0], self.port)}
+        if not isinstance(directory, PeerToPeer):
+            self.own_names.add(name)
         self.timeout = timeout
         self.peers = Peers(directory)
-        self.port = names.split(engine.session_id)[1]
 
 
 def _initialised(
@@ -305,7 +308,7 @@ class TransferEngine:
 
         This asks the process that answers to the name now, and pins the name to it.
         """
-        if segment_name == parts.name or segment_name == parts.engine.session_id:
+        if segment_name in parts.own_names:
             return self._ranges.first()
         try:
             found = parts.peers.find_again(segment_name)
