@@ -47,8 +47,9 @@ inline constexpr std::size_t kMaxLocalLinks = 4'096;        // peers of this hos
 inline constexpr std::size_t kInlinePullBytes = 64U << 10;  // copied on the loop at once
 inline constexpr std::size_t kInlinePullBudget = 256U << 10;  // and so much in one turn of the loop
 inline constexpr std::size_t kPoolCopyStepBytes = 128U << 10;
-inline constexpr std::size_t kForeignCopyStepBytes = 512U << 10;
-inline constexpr auto kWithdrawWait = 200us;                // for a copy step of a peer
+inline constexpr std::size_t kForeignCopyStepBytes = 256U << 10;
+inline constexpr auto kWithdrawLook = 1ms;    // waited for a peer's copy step: is the peer stopped?
+inline constexpr auto kWithdrawWait = 250ms;  // and then it is left alone, stopped or not
 
 // transfers, per session
 inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;

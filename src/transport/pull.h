@@ -62,7 +62,7 @@ class PullSender {
   /// Appends the chunk's pull frame and opens its memory to the peer. False: send it as a write.
   virtual bool offer(const Chunk& chunk, std::vector<std::byte>& frame) = 0;
   /// Closes the chunk's memory again. `acknowledged`: the peer has answered. Else waits for a copy
-  /// step that is reading it, shortly: what a peer that stands still reads later never counts.
+  /// step that is reading it: only one of a peer that stands still is left, and never counts.
   virtual void withdraw(ChunkId chunk, bool acknowledged) = 0;
   /// The peer couldn't read a chunk: chunks go as writes from now on.
   virtual void give_up(const Status& why) = 0;

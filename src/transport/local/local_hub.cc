@@ -1,6 +1,7 @@
 #include "transport/local/local_hub.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -159,8 +160,16 @@ void LocalHub::on_target_dead(const TargetLink& target, const Status& why) {
 void LocalHub::wait_for_reader(const TargetLink& target, ChunkId chunk) const {
   const PeerBoard* board = target.board();
   if (board == nullptr || !board->is_reading(chunk)) return;
-  const Time limit = context_.loop.now() + config::kWithdrawWait;
-  while (board->is_reading(chunk) && context_.loop.now() < limit) {
+  // A step takes some tens of microseconds, and longer only when its thread doesn't get a core. One
+  // of a peer that is stopped is left: what it reads when it goes on never counts (board.h).
+  const Time start = context_.loop.now();
+  Time look = start + config::kWithdrawLook;
+  while (board->is_reading(chunk)) {
+    const Time now = context_.loop.now();
+    if (now < look) continue;
+    if (now - start > config::kWithdrawWait || target.process()->stopped()) return;
+    look = now + config::kWithdrawLook;
+    ::sched_yield();
   }
 }
 

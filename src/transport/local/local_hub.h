@@ -43,7 +43,7 @@ class LocalHub final : public PullPort, private memory::RevocationObserver {
   [[nodiscard]] const TargetLink* target_at(const std::string& address) const;
   void start(std::shared_ptr<CopyJob> job);
   Board& board() { return *board_; }
-  /// Waits until `target` reads nothing of the chunk, shortly.
+  /// Waits until `target` reads nothing of the chunk, unless it is stopped.
   void wait_for_reader(const TargetLink& target, ChunkId chunk) const;
   /// Says once for each peer why it is served by tcp.
   void say_fallback(const std::string& peer, const Status& why);

@@ -22,14 +22,19 @@ Status unavailable(std::string detail, int error = 0) {
   return {Code::kUnavailable, Origin::kLocal, std::move(detail), error};
 }
 
-// Field 22 of /proc/<pid>/stat, in clock ticks since boot. The name (field 2) may hold anything.
-Result<std::uint64_t> start_time(const std::string& process) {
+// /proc/<pid>/stat from field 3 on: the name (field 2) may hold anything. Empty: not readable.
+std::string stat_after_name(const std::string& process) {
   std::ifstream file("/proc/" + process + "/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const std::size_t after_name = text.rfind(')');
-  if (after_name == std::string::npos)
-    return std::unexpected(unavailable("can't read /proc/" + process + "/stat"));
-  std::istringstream fields(text.substr(after_name + 1));
+  const std::size_t end = text.rfind(')');
+  return end == std::string::npos || end + 2 > text.size() ? "" : text.substr(end + 2);
+}
+
+// Field 22, in clock ticks since boot.
+Result<std::uint64_t> start_time(const std::string& process) {
+  const std::string text = stat_after_name(process);
+  if (text.empty()) return std::unexpected(unavailable("can't read /proc/" + process + "/stat"));
+  std::istringstream fields(text);
   std::string word;
   for (int field = 3; field < 22; ++field) fields >> word;
   std::uint64_t ticks = 0;
@@ -74,6 +79,11 @@ Result<PeerProcess> PeerProcess::open(pid_t pid, std::uint64_t start) {
 bool PeerProcess::alive() const {
   pollfd entry{.fd = fd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&entry, 1, 0) == 0;
+}
+
+bool PeerProcess::stopped() const {
+  const std::string state = stat_after_name(std::to_string(pid_));
+  return state.empty() || state.front() == 'T' || state.front() == 't';
 }
 
 ssize_t PeerProcess::read(std::span<const iovec> into, std::span<const iovec> from) const {

@@ -29,6 +29,9 @@ class PeerProcess {
   /// Whether the process lives, so that the pid has meant it all along.
   [[nodiscard]] bool alive() const;
 
+  /// Whether it stands still (SIGSTOP, a debugger) or can't be looked at.
+  [[nodiscard]] bool stopped() const;
+
   /// Reads as process_vm_readv does. Returns bytes (perhaps fewer than asked) or -errno.
   [[nodiscard]] ssize_t read(std::span<const iovec> into, std::span<const iovec> from) const;
 

@@ -80,6 +80,17 @@ TEST(PeerProcess, NoticesDeathAtOnce) {
   EXPECT_FALSE(PeerProcess::open(child.pid(), 0));
 }
 
+TEST(PeerProcess, SeesThatItIsStopped) {
+  const Child child;
+  const auto process = PeerProcess::open(child.pid(), 0);
+  ASSERT_TRUE(process);
+  EXPECT_FALSE(process->stopped());
+  ::kill(child.pid(), SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child.pid(), &status, WUNTRACED), child.pid());
+  EXPECT_TRUE(process->stopped());
+}
+
 TEST(PeerProcess, AnotherStartTimeIsAnotherProcess) {
   const auto self = read_host_identity();
   ASSERT_TRUE(self) << self.error().to_string();

@@ -49,6 +49,7 @@ class TargetLink {
   /// lookups cheap; start it at 0.
   [[nodiscard]] const SharedSegment* find(const std::byte* at, std::uint64_t length,
                                           std::size_t& hint) const;
+  [[nodiscard]] const PeerProcess* process() const { return process_ ? &*process_ : nullptr; }
   [[nodiscard]] const PeerBoard* board() const { return board_.get(); }
 
   /// Shows what isn't shown yet and retires what isn't there any more.

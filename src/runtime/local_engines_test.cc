@@ -1,0 +1,329 @@
+// Whole engines in two processes of this host, with the local transport between them.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kvmend/engine.h"
+#include "kvmend/pool.h"
+
+namespace kvmend {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kBytes = 32U << 20U;
+constexpr std::size_t kPage = 16'384;
+constexpr uid_t kNobody = 65'534;
+
+/// What the processes of one test tell each other.
+struct Board {
+  std::atomic<int> ready{0};
+  std::atomic<int> command{0};
+  std::atomic<int> done{0};
+  std::uint64_t address = 0;
+  char session[64] = {};
+};
+
+template <class Condition>
+bool eventually(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+EngineOptions options() {
+  EngineOptions o;
+  o.recovery.connect_deadline = 10s;
+  return o;
+}
+
+std::byte value_at(std::size_t i) { return static_cast<std::byte>(i * 31 + i / 509); }
+
+/// Memory of either kind.
+class Memory {
+ public:
+  explicit Memory(bool pool) {
+    if (pool) {
+      pool_ = std::move(*MemoryPool::create(kBytes));
+    } else {
+      plain_.resize(kBytes);
+    }
+  }
+  std::byte* data() { return pool_ ? pool_->data() : plain_.data(); }
+
+ private:
+  std::unique_ptr<MemoryPool> pool_;
+  std::vector<std::byte> plain_;
+};
+
+class LocalEngines : public testing::Test {
+ protected:
+  LocalEngines() {
+    void* page = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                        -1, 0);
+    board_ = new (page) Board;
+  }
+  ~LocalEngines() override {
+    for (const pid_t pid : children_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    ::munmap(board_, sizeof(Board));
+  }
+
+  pid_t fork_child(const std::function<int()>& body) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::_exit(body());
+    }
+    children_.push_back(pid);
+    return pid;
+  }
+  int result_of(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    std::erase(children_, pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+  /// A process with memory to write into. On each command it runs `check` over its memory.
+  pid_t start_target(const std::function<int(std::byte*)>& check, EngineOptions o = options(),
+                     bool as_nobody = false) {
+    const pid_t pid = fork_child([&]() -> int {
+      if (as_nobody && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
+                        ::setresuid(kNobody, kNobody, kNobody) != 0))
+        return 90;
+      Memory memory(true);
+      auto engine = Engine::create(o);
+      if (!engine) return 91;
+      if (!(*engine)->register_memory(memory.data(), kBytes).is_ok()) return 92;
+      board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
+      std::snprintf(board_->session, sizeof board_->session, "%s", (*engine)->session_id().c_str());
+      board_->ready.store(1);
+      if (!eventually([&] { return board_->command.load() == 1; })) return 93;
+      return check(memory.data());
+    });
+    EXPECT_TRUE(eventually([&] { return board_->ready.load() == 1; }));
+    return pid;
+  }
+
+  std::vector<Slice> scattered(std::byte* from, std::uint64_t to) {
+    std::vector<std::uint32_t> order(kBytes / kPage);
+    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::shuffle(order, std::mt19937(5));
+    std::vector<Slice> slices;
+    for (const std::uint32_t page : order)
+      slices.push_back({from + page * kPage, to + page * kPage, kPage});
+    return slices;
+  }
+  static std::string transport_of(Engine& engine) {
+    const auto sessions = engine.sessions();
+    return sessions.empty() ? "" : sessions.front().transport;
+  }
+  static bool becomes(Engine& engine, const std::string& transport) {
+    return eventually([&] { return transport_of(engine) == transport; });
+  }
+  void write_everything(bool pool, const std::string& transport, EngineOptions o,
+                        bool target_as_nobody = false) {
+    const pid_t target = start_target(
+        [](const std::byte* memory) {
+          for (std::size_t i = 0; i < kBytes; ++i)
+            if (memory[i] != value_at(i)) return 1;
+          return 0;
+        },
+        options(), target_as_nobody);
+    Memory memory(pool);
+    for (std::size_t i = 0; i < kBytes; ++i) memory.data()[i] = value_at(i);
+    auto engine = Engine::create(o);
+    ASSERT_TRUE(engine);
+    ASSERT_TRUE((*engine)->register_memory(memory.data(), kBytes).is_ok());
+    ASSERT_TRUE((*engine)->open_session(board_->session, 10s));
+    ASSERT_TRUE(becomes(**engine, transport)) << transport_of(**engine);
+    for (const bool checksum : {false, true}) {
+      TransferOptions how;
+      how.checksum = checksum;
+      const Status status = (*engine)->transfer(board_->session, Opcode::kWrite,
+                                                scattered(memory.data(), board_->address),
+                                                std::move(how));
+      EXPECT_TRUE(status.is_ok()) << status.to_string();
+    }
+    EXPECT_EQ(transport_of(**engine), transport);
+    board_->command.store(1);
+    EXPECT_EQ(result_of(target), 0);
+  }
+
+  Board* board_ = nullptr;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(LocalEngines, PoolsAreCopiedFrom) { write_everything(true, "local", options()); }
+
+TEST_F(LocalEngines, ForeignMemoryIsReadFrom) { write_everything(false, "local", options()); }
+
+TEST_F(LocalEngines, OffMeansTcp) {
+  EngineOptions off = options();
+  off.local = LocalMode::kOff;
+  write_everything(true, "tcp", off);
+}
+
+TEST_F(LocalEngines, AnotherUserIsServedByTcp) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+  write_everything(true, "tcp", options(), true);
+}
+
+// A sender that forbids reading its memory (as yama, seccomp profiles and setuid programs do):
+// plain memory goes by tcp, pools still don't.
+TEST_F(LocalEngines, WhatMayNotBeReadGoesByTcpAndPoolsDont) {
+  const bool root = ::geteuid() == 0;
+  start_target([](const std::byte*) { return 0; }, options(), root);
+  const pid_t sender = fork_child([&]() -> int {
+    if (root && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
+                 ::setresuid(kNobody, kNobody, kNobody) != 0))
+      return 80;
+    ::prctl(PR_SET_DUMPABLE, 0);
+    Memory plain(false);
+    auto engine = Engine::create(options());
+    if (!engine || !(*engine)->register_memory(plain.data(), kBytes).is_ok()) return 81;
+    if (!(*engine)->open_session(board_->session, 10s)) return 82;
+    const auto write = [&](std::byte* from) {
+      return (*engine)
+          ->transfer(board_->session, Opcode::kWrite, scattered(from, board_->address))
+          .is_ok();
+    };
+    if (!write(plain.data()) || transport_of(**engine) != "tcp") return 83;
+    Memory pool(true);
+    if (!(*engine)->register_memory(pool.data(), kBytes).is_ok()) return 84;
+    if (!becomes(**engine, "local")) return 85;
+    if (!write(pool.data()) || !write(plain.data())) return 86;
+    return 0;
+  });
+  EXPECT_EQ(result_of(sender), 0);
+}
+
+TEST_F(LocalEngines, UnmappedSourceMemoryIsAnErrorOfTheTransferOnly) {
+  start_target([](const std::byte*) { return 0; });
+  void* gone = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Memory good(true);
+  auto engine = Engine::create(options());
+  ASSERT_TRUE(engine);
+  ASSERT_TRUE((*engine)->register_memory(gone, kBytes).is_ok());
+  ASSERT_TRUE((*engine)->register_memory(good.data(), kBytes).is_ok());
+  ASSERT_TRUE((*engine)->open_session(board_->session, 10s));
+  ASSERT_TRUE(becomes(**engine, "local"));
+  ::munmap(gone, kBytes);
+  const Status status =
+      (*engine)->transfer(board_->session, Opcode::kWrite,
+                          scattered(static_cast<std::byte*>(gone), board_->address));
+  EXPECT_EQ(status.code(), Code::kNotRegistered) << status.to_string();
+  EXPECT_EQ(status.origin(), Origin::kCaller);
+  EXPECT_TRUE((*engine)
+                  ->transfer(board_->session, Opcode::kWrite,
+                             scattered(good.data(), board_->address))
+                  .is_ok());
+}
+
+// Rule 7, seen from outside: what the sender writes after the cancelled transfer's end never
+// arrives.
+TEST_F(LocalEngines, NothingIsReadAfterACancelledTransferHasEnded) {
+  for (const bool pool : {true, false}) {
+    board_->ready.store(0);
+    board_->command.store(0);
+    const pid_t target = start_target([](const std::byte* memory) {
+      return std::ranges::count(std::span(memory, kBytes), std::byte{0xEE}) == 0 ? 0 : 1;
+    });
+    Memory memory(pool);
+    auto engine = Engine::create(options());
+    ASSERT_TRUE(engine);
+    ASSERT_TRUE((*engine)->register_memory(memory.data(), kBytes).is_ok());
+    ASSERT_TRUE((*engine)->open_session(board_->session, 10s));
+    ASSERT_TRUE(becomes(**engine, "local"));
+    const auto slices = scattered(memory.data(), board_->address);
+    for (int round = 0; round < 20; ++round) {
+      std::memset(memory.data(), 1, kBytes);
+      auto handle = (*engine)->submit(board_->session, Opcode::kWrite, slices);
+      ASSERT_TRUE(handle);
+      std::this_thread::sleep_for(std::chrono::microseconds(round * 150));
+      (*handle)->cancel();
+      ASSERT_TRUE((*handle)->wait(10s));
+      std::memset(memory.data(), 0xEE, kBytes);
+      std::this_thread::sleep_for(2ms);
+    }
+    board_->command.store(1);
+    EXPECT_EQ(result_of(target), 0) << (pool ? "pool" : "foreign");
+  }
+}
+
+TEST_F(LocalEngines, ATargetThatIsKilledEndsTheTransferWithAnError) {
+  const pid_t target = start_target([](const std::byte*) { return 0; });
+  Memory memory(true);
+  EngineOptions o = options();
+  o.recovery.policy = FailedSessionPolicy::kFailFast;
+  auto engine = Engine::create(o);
+  ASSERT_TRUE(engine);
+  ASSERT_TRUE((*engine)->register_memory(memory.data(), kBytes).is_ok());
+  ASSERT_TRUE((*engine)->open_session(board_->session, 10s));
+  ASSERT_TRUE(becomes(**engine, "local"));
+  TransferOptions how;
+  how.deadline = 2s;
+  const auto slices = scattered(memory.data(), board_->address);
+  ::kill(target, SIGKILL);
+  Status status;
+  while (status.is_ok()) {
+    TransferOptions again;
+    again.deadline = 2s;
+    status = (*engine)->transfer(board_->session, Opcode::kWrite, slices, std::move(again));
+  }
+  EXPECT_FALSE(status.is_ok());
+  EXPECT_FALSE((*engine)->sessions().empty());
+}
+
+// The receiver copies from a process that is killed meanwhile: it goes on living, and lets the
+// lanes go.
+TEST_F(LocalEngines, ASenderThatIsKilledInMidCopyHarmsNobody) {
+  for (const bool pool : {true, false}) {
+    Memory memory(true);
+    auto engine = std::unique_ptr<Engine>();
+    board_->ready.store(0);
+    const pid_t sender = fork_child([&]() -> int {
+      if (!eventually([&] { return board_->ready.load() == 1; })) return 70;
+      Memory own(pool);
+      auto mine = Engine::create(options());
+      if (!mine || !(*mine)->register_memory(own.data(), kBytes).is_ok()) return 71;
+      if (!(*mine)->open_session(board_->session, 10s) || !becomes(**mine, "local")) return 72;
+      board_->ready.store(2);
+      const auto slices = scattered(own.data(), board_->address);
+      while (true)
+        if (!(*mine)->transfer(board_->session, Opcode::kWrite, slices).is_ok()) return 73;
+    });
+    engine = std::move(*Engine::create(options()));
+    ASSERT_TRUE(engine->register_memory(memory.data(), kBytes).is_ok());
+    board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
+    std::snprintf(board_->session, sizeof board_->session, "%s", engine->session_id().c_str());
+    board_->ready.store(1);
+    ASSERT_TRUE(eventually([&] { return board_->ready.load() == 2; }));
+    ASSERT_TRUE(eventually([&] { return engine->stats().bytes_received > 4 * kBytes; }));
+    ::kill(sender, SIGKILL);
+    EXPECT_TRUE(eventually([&] { return engine->stats().inbound_lanes == 0; }));
+    EXPECT_EQ(result_of(sender), 1000 + SIGKILL);
+    EXPECT_TRUE(engine->unregister_memory(memory.data()).is_ok());
+  }
+}
+
+}  // namespace
+}  // namespace kvmend
