@@ -100,7 +100,9 @@ def test_metadata_that_is_not_offered_is_a_clear_error(
     assert "isn't offered" in caplog.text and "P2PHANDSHAKE" in caplog.text
 
 
-@pytest.mark.parametrize("host", ["", ":1", "no-such-host.invalid", "127.0.0.1:99999", "[::1", "a\0b"])
+@pytest.mark.parametrize(
+    "host", ["", ":1", "no-such-host.invalid", "127.0.0.1:99999", "[::1", "a\0b"]
+)
 def test_a_host_that_is_none_is_an_error(host: str) -> None:
     assert TransferEngine().initialize(host, "P2PHANDSHAKE", "tcp", "") == -1
 
@@ -122,7 +124,7 @@ def test_arguments_have_the_originals_forms(engine: TransferEngine) -> None:
         lambda: engine.register_memory(1, 2**64),
         lambda: engine.transfer_sync("h:1", 0, 0, 1, 7),  # type: ignore[arg-type]
         lambda: engine.batch_transfer_sync_write(NOBODY, [-1], [0], [1]),
-        lambda: engine.batch_transfer_sync_write(NOBODY, [1.5], [0], [1]),  # type: ignore[list-item]
+        lambda: engine.batch_transfer_sync_write("", [1.5], [0], [1]),  # type: ignore[list-item]
         lambda: engine.transfer_sync_write(b"h:1", 0, 0, 1),  # type: ignore[arg-type]
     ):
         with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""`mooncake.engine` becomes kvmend's: by import, by exec, with and without an installed Mooncake."""
+"""`mooncake.engine` becomes kvmend's: by import, by exec, beside an installed Mooncake or alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_exec_without_mooncake() -> None:
 
 
 def test_exec_beside_an_installed_mooncake_reaches_children(installed: Path) -> None:
-    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHECK + OTHERS!r}], check=True)"
+    child = f"[sys.executable, '-c', {CHECK + OTHERS!r}]"
+    nested = f"import subprocess, sys; subprocess.run({child}, check=True)"
     run("-m", "kvmend.exec", sys.executable, "-c", nested, path=installed)
     assert (installed / "mooncake" / "engine.py").read_text().startswith("raise")
 

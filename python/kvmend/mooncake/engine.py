@@ -115,10 +115,11 @@ def _initialised(
             parts = self._parts
             if parts is None:
                 logger.error("%s: the engine isn't initialised", method.__name__)
-                return otherwise() if callable(otherwise) else otherwise  # type: ignore[no-any-return]
+                default: T = otherwise() if callable(otherwise) else otherwise
+                return default
             return method(self, parts, *args, **kwargs)
 
-        return call
+        return call  # type: ignore[return-value]
 
     return wrap
 
@@ -135,8 +136,6 @@ class TransferEngine:
     by address return -1 ("peer restarted") until `get_first_buffer_address(name)` asks for the new
     process's addresses.
     """
-
-    TransferOpcode = TransferOpcode
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -635,6 +634,10 @@ class TransferEngine:
         """0: there is no C++ object of the original that an extension could use."""
         logger.error("get_engine_ptr: kvmend has no engine for extensions of Mooncake")
         return 0
+
+
+# Outside the class, where the name means the type in every annotation.
+setattr(TransferEngine, "TransferOpcode", TransferOpcode)  # noqa: B010
 
 
 def _start(name: str, environment: Environment) -> core.TransferEngine:

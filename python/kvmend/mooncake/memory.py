@@ -85,7 +85,8 @@ def is_readable(ranges: list[tuple[int, int]]) -> tuple[int, int] | None:
     try:
         for address, length in ranges:
             try:
-                if not os.pread(memory, 1, address) or not os.pread(memory, 1, address + length - 1):
+                ends = address, address + length - 1
+                if not all(os.pread(memory, 1, end) for end in ends):
                     return address, length
             except (OSError, OverflowError):
                 return address, length

@@ -1,4 +1,6 @@
-"""The original's HTTP metadata server, for where none runs: `python -m kvmend.mooncake.metadata_server`.
+"""The original's HTTP metadata server, for where none runs.
+
+`python -m kvmend.mooncake.metadata_server [--host 127.0.0.1] [--port 8080]`
 
 GET, PUT and DELETE of /metadata?key=...; values are kept in memory. Bound to loopback unless told
 otherwise; it knows no authentication.
@@ -78,7 +80,8 @@ class MetadataServer(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://{self.server_address[0]}:{self.server_address[1]}/metadata"  # type: ignore[str-bytes-safe]
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/metadata"
 
     def put(self, key: str, value: bytes) -> tuple[int, bytes]:
         """(HTTP status, text). As in the original, an rpc_meta key is nobody else's."""
