@@ -52,6 +52,7 @@ SUPPORT_MNNVL = False
 SUPPORT_MUSA = False
 
 OPEN_TIMEOUT = 5.0  # seconds, of questions to a peer
+PROBE_TIMEOUT = 1.0  # seconds; callers probe one peer after another
 SECONDS_PER_BYTE = 1e-9  # what a transfer's size adds to its deadline, as in the original
 PORT_TRIES = 256
 REFUSED_PATIENCE = 2.0  # seconds that a transfer waits for a peer whose host refuses connections
@@ -602,7 +603,7 @@ class TransferEngine:
             return Rc.DNS
         if parts.peers.has_restarted(peer_server_name) or parts.peers.has_moved(peer_server_name):
             return Rc.REJECTED
-        return codes.of_probe(parts.engine.send_probe(found.session_id, OPEN_TIMEOUT))
+        return codes.of_probe(parts.engine.send_probe(found.session_id, PROBE_TIMEOUT))
 
     @_initialised(otherwise=list)
     def get_notifies(self, parts: _Parts) -> list[TransferNotify]:
