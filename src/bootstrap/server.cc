@@ -25,7 +25,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options, const env::
                                    .tick_interval = limits::kUpkeepInterval},
                                   service->router());
   if (!http) return std::unexpected(http.error());
-  spdlog::info("bootstrap: registry listens on {}", (*http)->url());
+  spdlog::debug("bootstrap: registry listens on {}", (*http)->url());
   return std::unique_ptr<Server>(new Server(std::move(service), std::move(*http)));
 }
 
