@@ -40,6 +40,7 @@ void run_one(const Batch& batch, std::uint64_t seed, Row& row, std::mutex& mutex
   const std::lock_guard lock(mutex);
   row.cpu_seconds += thread_cpu_seconds() - before;
   row.steps += report.steps;
+  row.trace_hash += report.trace_hash;
   row.succeeded += report.succeeded;
   row.failed += report.failed;
   row.virtual_seconds += report.virtual_seconds;

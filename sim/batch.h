@@ -23,6 +23,7 @@ struct Row {
   std::uint64_t first_seed = 0;  ///< of the violations
   Violation first;
   std::uint64_t steps = 0;
+  std::uint64_t trace_hash = 0;  ///< over the seeds, in any order
   std::uint64_t succeeded = 0;
   std::uint64_t failed = 0;
   double virtual_seconds = 0;

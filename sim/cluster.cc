@@ -31,7 +31,10 @@ Instance::Instance(Cluster& cluster, Node& node, std::uint64_t number)
   engine_->add_observer(this);
 }
 
-Instance::~Instance() = default;
+Instance::~Instance() {
+  engine_.reset();
+  process_.kill();  // tasks that still wait hold lanes, which need the network
+}
 
 void Instance::pause() {
   if (paused_) return;

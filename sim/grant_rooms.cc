@@ -42,7 +42,7 @@ struct GrantRooms::Room {
   bool sent = false;
   bool sender_over = false;
   bool receiver_over = false;
-  bool complete = false;  // the receiver said Success
+  bool sender_ok = false;
 
   [[nodiscard]] std::uint64_t seed(std::size_t position) const { return mix(number, position); }
   [[nodiscard]] std::vector<Segment> segments(const std::vector<std::uint32_t>& pages,
@@ -255,9 +255,11 @@ void GrantRooms::end_receiver(Room& room, memory::GrantEnd how) {
   if (how != memory::GrantEnd::kExpired) to->instance->engine().end_grant(room.grant, how);
   pool.end(room.landing);
   if (how == memory::GrantEnd::kCompleted) {
-    room.complete = true;
     ++ok_;
-    if (!options_.corrupt_links || options_.checksum)
+    // A sender that gave up fills the rest of its frame with zeros: its word is missing, and without
+    // that nobody may call the room a success. (The KV manager waits for it.)
+    const bool withdrawn = room.sender_over && !room.sender_ok;
+    if (!withdrawn && (!options_.corrupt_links || options_.checksum))
       for (const Segment& segment : room.segments(room.in, 0))
         if (!pool.matches(segment))
           return cluster_.verdict().report(
@@ -276,6 +278,7 @@ void GrantRooms::end_receiver(Room& room, memory::GrantEnd how) {
 void GrantRooms::end_sender(Room& room, const Status& status) {
   if (room.sender_over) return;
   room.sender_over = true;
+  room.sender_ok = status.is_ok();
   Life* from = life(room.from_node, room.from_life);
   Life* to = life(room.to_node, room.to_life);
   if (!status.is_ok() && (status.detail().empty() || status.code() == Code::kInternal))

@@ -11,6 +11,13 @@ namespace kvmend::sim {
 namespace {
 
 constexpr std::size_t kBlock = 512;  // compared at once
+constexpr std::size_t kRemembered = 64;
+
+bool has(const Permit& permit, std::size_t at) {
+  return std::ranges::any_of(permit.segments, [&](const Segment& segment) {
+    return at >= segment.begin && at < segment.begin + segment.length;
+  });
+}
 
 }  // namespace
 
@@ -34,7 +41,23 @@ PermitId Pool::allow(Permit permit) {
 
 void Pool::end(PermitId id) {
   look();
-  std::erase_if(permits_, [&](const Entry& entry) { return entry.id == id; });
+  const auto at = std::ranges::find(permits_, id, &Entry::id);
+  if (at == permits_.end()) return;
+  ended_.emplace_front(clock_(), std::move(at->permit));
+  if (ended_.size() > kRemembered) ended_.pop_back();
+  permits_.erase(at);
+}
+
+std::string Pool::history(Use use, std::size_t at) const {
+  std::string text;
+  for (const Entry& entry : permits_)
+    if (entry.permit.use == use && has(entry.permit, at))
+      text += fmt::format("; {} may", entry.permit.what);
+  for (const auto& [when, permit] : ended_)
+    if (permit.use == use && has(permit, at))
+      text += fmt::format("; {} might until {:.6f} s before", permit.what,
+                          to_seconds(clock_() - when));
+  return text;
 }
 
 bool Pool::is_live(PermitId id) const {
@@ -84,7 +107,8 @@ void Pool::judge_change(std::size_t at) {
   }
   verdict_.report(1,
                   near == nullptr
-                      ? fmt::format("{}: byte {} changed without a live grant", name_, at)
+                      ? fmt::format("{}: byte {} changed without a live grant{}", name_, at,
+                                    history(Use::kLand, at))
                       : fmt::format("{}: foreign bytes at {} in the pages of {}", name_, at,
                                     near->what));
 }
@@ -106,8 +130,9 @@ void Pool::need(Use use, std::size_t begin, std::size_t length, int rule, const 
   const std::size_t end = begin + length;
   for (std::size_t at = begin; at < end;)
     if (!covered(use, at, end, now))
-      return verdict_.report(rule, fmt::format("{}: {} {} bytes at {}, byte {} isn't allowed",
-                                               name_, doing, length, begin, at));
+      return verdict_.report(rule, fmt::format("{}: {} {} bytes at {}, byte {} isn't allowed{}",
+                                               name_, doing, length, begin, at,
+                                               history(use, at)));
 }
 
 void Pool::on_received_into(const void* at, std::size_t bytes) {

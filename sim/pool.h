@@ -4,9 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
@@ -77,6 +78,8 @@ class Pool final : public MemoryWatch {
   [[nodiscard]] bool contains(const void* at) const;
   void judge_change(std::size_t at);
   void need(Use use, std::size_t begin, std::size_t length, int rule, const char* doing);
+  /// Who was allowed it last.
+  [[nodiscard]] std::string history(Use use, std::size_t at) const;
   [[nodiscard]] bool covered(Use use, std::size_t& at, std::size_t end, Time now) const;
 
   const std::string name_;
@@ -85,6 +88,7 @@ class Pool final : public MemoryWatch {
   std::function<Time()> clock_;
   Verdict& verdict_;
   std::vector<Entry> permits_;
+  std::deque<std::pair<Time, Permit>> ended_;  // for people: the last ones, newest first
   PermitId last_id_ = 0;
   bool dirty_ = false;
 };

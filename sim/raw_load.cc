@@ -18,7 +18,7 @@ constexpr std::size_t kSlotsPerPeer = 4;
 constexpr std::size_t kOutSlots = 6;
 constexpr std::size_t kShelfBytes = 4'608;  // read by peers
 constexpr std::size_t kInboxBytes = kNodes * kSlotsPerPeer * kSlotBytes;
-constexpr std::size_t kShelfBegin = kInboxBytes;
+constexpr std::size_t kShelfBegin = 2 * kInboxBytes;  // the inbox in use, and its successor
 constexpr std::size_t kOutBegin = kShelfBegin + kShelfBytes;
 constexpr Duration kGrace = 400ms;  // to notice a deadline
 
@@ -34,6 +34,7 @@ struct RawLoad::Job {
   std::uint64_t to_life = 0;
   Opcode opcode = Opcode::kWrite;
   std::size_t slot = 0;      // of the inbox, by writes
+  std::size_t in_at = 0;     // where that is in the pool
   std::size_t out_slot = 0;  // of the outbox
   std::size_t length = 0;
   std::size_t offset = 0;  // of a read, on the shelf
@@ -41,6 +42,7 @@ struct RawLoad::Job {
   PermitId local = 0;
   Time deadline{};  // by the initiator's clock
   bool over = false;
+  bool withdrawn = false;  // its place was deregistered
   std::shared_ptr<session::TransferState> transfer;
 };
 
@@ -85,8 +87,10 @@ void RawLoad::on_killed(Instance& instance) {
       job->over = true;
       job->transfer.reset();
       // Its bytes may still be under way to the others.
-      if (job->opcode == Opcode::kWrite) late_.emplace_back(job->to_life, job->remote);
-      inbox_[{job->to_life, job->slot}].spoilt = true;
+      if (job->opcode == Opcode::kWrite && !job->withdrawn) {
+        late_.emplace_back(job->to_life, job->remote);
+        inbox_[{job->to_life, job->slot}].spoilt = true;
+      }
     }
   std::erase_if(jobs_, [](const auto& job) { return job->over; });
   std::erase_if(late_, [&](const auto& entry) { return entry.first == instance.number(); });
@@ -129,20 +133,29 @@ void RawLoad::act() {
 // The application takes its inbox back and opens another one in the same slot of the table: late
 // writes to the old one must not land.
 void RawLoad::reregister(Instance& instance) {
+  // A write that waits since the last time may take an old address for the one that is valid again.
+  if (std::ranges::any_of(jobs_, [&](const auto& job) {
+        return job->to_life == instance.number() && job->withdrawn;
+      }))
+    return;
   Pool& pool = instance.pool();
-  const Status status = instance.engine().unregister_memory(pool.base());
+  std::size_t& begin = inbox_begin_[instance.number()];
+  const Status status = instance.engine().unregister_memory(pool.base() + begin);
   KVM_CHECK(status.is_ok(), status.to_string());
   pool.look();
   for (const auto& job : jobs_)
     if (job->to_life == instance.number() && job->opcode == Opcode::kWrite) {
       pool.end(job->remote);
-      inbox_[{job->to_life, job->slot}].spoilt = true;
+      job->withdrawn = true;
     }
   for (const auto& [owner, permit] : late_)
     if (owner == instance.number()) pool.end(permit);
   std::erase_if(late_, [&](const auto& entry) { return entry.first == instance.number(); });
-  const auto ref = instance.engine().register_memory(pool.base(), kInboxBytes, MemoryKind::kHost,
-                                                     Access::kReadWrite);
+  for (auto& [key, slot] : inbox_)
+    if (key.first == instance.number()) slot = {};
+  begin = kInboxBytes - begin;
+  const auto ref = instance.engine().register_memory(pool.base() + begin, kInboxBytes,
+                                                     MemoryKind::kHost, Access::kReadWrite);
   KVM_CHECK(ref.has_value());
 }
 
@@ -173,7 +186,8 @@ void RawLoad::submit(Instance& from, Instance& to) {
   transport::Piece piece{.local = from.pool().base() + out_at};
   if (job->opcode == Opcode::kWrite) {
     job->length = static_cast<std::size_t>(dice_.between(1, kSlotBytes));
-    const std::size_t in_at = job->slot * kSlotBytes;
+    const std::size_t in_at = inbox_begin_[to.number()] + job->slot * kSlotBytes;
+    job->in_at = in_at;
     from.pool().write(out_at, job->length, job->version);
     local.use = Use::kSend;
     local.segments = {{out_at, job->length, job->version}};
@@ -220,20 +234,20 @@ void RawLoad::finished(const std::shared_ptr<Job>& job, const Status& status) {
   ++(status.is_ok() ? ok_ : not_ok_);
   const bool known = !options_.corrupt_links || options_.checksum;
   if (job->opcode == Opcode::kWrite) {
-    in.busy = false;
-    const Segment wanted{job->slot * kSlotBytes, job->length, job->version};
-    if (status.is_ok() && to != nullptr && !in.spoilt) {
+    if (!job->withdrawn) in.busy = false;
+    const Segment wanted{job->in_at, job->length, job->version};
+    if (job->withdrawn) {
+      // How it ends depends on when; nothing of it may land any more.
+    } else if (status.is_ok() && to != nullptr) {
       to->pool().look();
       if (known && !to->pool().matches(wanted))
         cluster_.verdict().report(8, fmt::format("{} was told that {} bytes are in place at {}; "
                                                  "they aren't",
                                                  from->node().ip(), job->length, to->node().ip()));
       to->pool().end(job->remote);
-    } else if (!in.spoilt || !status.is_ok()) {
+    } else {
       in.spoilt = true;
       late_.emplace_back(job->to_life, job->remote);
-    } else if (to != nullptr) {
-      to->pool().end(job->remote);
     }
   } else if (status.is_ok() && known) {
     from->pool().look();

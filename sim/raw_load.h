@@ -66,6 +66,7 @@ class RawLoad final : public Part {
   /// By (life of the target, slot): what was promised to whom.
   std::map<std::pair<std::uint64_t, std::size_t>, Slot> inbox_;
   std::map<std::pair<std::uint64_t, std::size_t>, Slot> outbox_;
+  std::map<std::uint64_t, std::size_t> inbox_begin_;  ///< by life
   std::map<std::uint64_t, PermitId> serving_;  ///< by life: reads by peers are allowed
   /// Permits of failed writes, by life of the target: their bytes may come late.
   std::vector<std::pair<std::uint64_t, PermitId>> late_;
