@@ -246,24 +246,25 @@ void EngineCore::shutdown(Duration grace, env::Task on_drained) {
 }
 
 void EngineCore::wait_drained(Time until) {
-  if (sessions_->idle() || env_.loop.now() >= until) return finish_shutdown();
+  if (sessions_->idle() || env_.loop.now() >= until) return say_goodbye();
   shutdown_timer_.arm(std::min(until, env_.loop.now() + config::kDrainPoll),
                       [this, until] { wait_drained(until); });
 }
 
+void EngineCore::say_goodbye() {
+  sessions_->for_each([](session::Session& session) {
+    session.fail_all({Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"});
+    session.say_goodbye("shutting down");
+  });
+  acceptor_->say_goodbye("shutting down");
+  // The word goes ahead of the end of the connections, so that peers know the reason.
+  shutdown_timer_.arm(env_.loop.now() + config::kDrainPoll, [this] { finish_shutdown(); });
+}
+
 void EngineCore::finish_shutdown() {
   expiry_timer_.cancel();
-  if (sessions_) {
-    sessions_->for_each([](session::Session& session) {
-      session.fail_all({Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"});
-      session.say_goodbye("shutting down");
-    });
-    sessions_->retire_all();
-  }
-  if (acceptor_) {
-    acceptor_->say_goodbye("shutting down");
-    acceptor_->close_all();
-  }
+  if (sessions_) sessions_->retire_all();
+  if (acceptor_) acceptor_->close_all();
   if (on_drained_) env_.loop.post(std::exchange(on_drained_, nullptr));
 }
 

@@ -99,6 +99,7 @@ class EngineCore {
 
   void arm_expiry();
   void wait_drained(Time until);
+  void say_goodbye();
   void finish_shutdown();
 
   env::Env env_;

@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "base/try.h"
+#include "engine/prepared_layouts.h"
 #include "engine/transfer_handle.h"
 
 namespace kvmend::engine {
@@ -169,6 +170,11 @@ Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode 
     }
     state->pieces.push_back({begin, RegionRef{}, slice.remote, slice.length});
   }
+  return launch(std::move(state), opcode, std::move(options));
+}
+
+TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> state, Opcode opcode,
+                                    TransferOptions options) {
   state->id = TransferId(next_transfer_.fetch_add(1, std::memory_order_relaxed));
   state->opcode = opcode;
   state->grant = memory::kStandingGrant;
@@ -194,6 +200,30 @@ Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode 
         (*alive)->submit(state);
       });
   return handle;
+}
+
+Result<PreparedHandle> EngineFacade::prepare(std::string_view session_id, PageLayout local,
+                                             PageLayout remote) {
+  KVM_ASSIGN_OR_RETURN(const Address peer, parse_peer(session_id));
+  KVM_ASSIGN_OR_RETURN(auto prepared,
+                       PreparedLayouts::create(peer, std::move(local), std::move(remote)));
+  KVM_RETURN_IF_ERROR(prepared->check_registered(*local_regions()));
+  return prepared;
+}
+
+Result<TransferHandle> EngineFacade::submit_pages(const PreparedHandle& prepared, Opcode opcode,
+                                                  std::span<const std::uint32_t> local_pages,
+                                                  std::span<const std::uint32_t> remote_pages,
+                                                  TransferOptions options) {
+  if (down_.load()) return std::unexpected(down_status());
+  const auto* layouts = dynamic_cast<const PreparedLayouts*>(prepared.get());
+  if (layouts == nullptr)
+    return fail(Code::kInvalidArgument, Origin::kCaller, "these layouts weren't prepared");
+  KVM_RETURN_IF_ERROR(layouts->check_registered(*local_regions()));
+  auto state = std::make_shared<session::TransferState>();
+  state->peer = layouts->peer();
+  KVM_RETURN_IF_ERROR(layouts->append_pieces(local_pages, remote_pages, state->pieces));
+  return launch(std::move(state), opcode, std::move(options));
 }
 
 Status EngineFacade::transfer(std::string_view session_id, Opcode opcode,

@@ -33,6 +33,12 @@ class EngineFacade final : public Engine {
                                    std::chrono::nanoseconds timeout) override;
   Result<TransferHandle> submit(std::string_view session_id, Opcode opcode,
                                 std::span<const Slice> slices, TransferOptions options) override;
+  Result<PreparedHandle> prepare(std::string_view session_id, PageLayout local,
+                                 PageLayout remote) override;
+  Result<TransferHandle> submit_pages(const PreparedHandle& prepared, Opcode opcode,
+                                      std::span<const std::uint32_t> local_pages,
+                                      std::span<const std::uint32_t> remote_pages,
+                                      TransferOptions options) override;
   Status transfer(std::string_view session_id, Opcode opcode, std::span<const Slice> slices,
                   TransferOptions options) override;
   Status probe(std::string_view session_id, std::chrono::nanoseconds timeout) override;
@@ -58,6 +64,8 @@ class EngineFacade final : public Engine {
 
  private:
   [[nodiscard]] Result<Address> parse_peer(std::string_view session_id) const;
+  TransferHandle launch(std::shared_ptr<session::TransferState> state, Opcode opcode,
+                        TransferOptions options);
   void forget_local_regions();
   std::shared_ptr<const LocalRegions> local_regions();
 

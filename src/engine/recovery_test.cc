@@ -329,6 +329,51 @@ TEST_F(Recovery, ABlipShorterThanTheProgressDeadlineIsNotEvenARetry) {
   EXPECT_EQ(counters().strikes, 0U);
 }
 
+// Found by ./dev bench recovery: the host of a stopped peer goes on taking small writes for seconds.
+TEST_F(Recovery, AStoppedPeerIsNoticedUnderAStreamOfSmallWrites) {
+  connect();
+  b_->process().pause();
+  const Time from = engines_.world().now();
+  std::vector<FlightPtr> flights;
+  while (a_->state(*b_) != "failed" && engines_.world().now() < from + 10s) {
+    flights.push_back(a_->submit(*b_, Opcode::kWrite, {{a_->at(0), b_->address(0), 64}}));
+    engines_.run_for(20ms);
+  }
+  EXPECT_LE(engines_.world().now() - from, 2500ms);
+  b_->process().resume();
+  ASSERT_TRUE(engines_.finish(flights, 2s));
+  expect_all_ok(flights);
+}
+
+// The same with all that a slow link has to carry: what the host takes of it is progress.
+TEST(RecoveryTest, ASlowLinkIsNotSilence) {
+  SimEngines engines(make_tcp_transport, 5, {.bytes_per_second = 50e3});
+  SimEngine& a = engines.add();
+  SimEngine& b = engines.add();
+  a.fill(1);
+  // One chunk takes ten seconds.
+  const std::vector<FlightPtr> flights = stream(a, b, 2, 512 * kKiB);
+  ASSERT_TRUE(engines.finish(flights, 60s));
+  expect_all_ok(flights);
+  EXPECT_EQ(a.session(b)->health().counters().blacklistings, 0U);
+}
+
+// Found by ./dev bench recovery: pongs on the control lane excused a data lane that was dead.
+TEST_F(Recovery, ADeadDataPathIsNoticedThoughTheControlPathAnswers) {
+  connect();
+  engines_.world().network().set_fault_between(SimEngines::ip(0), SimEngines::ip(1),
+                                               {.drop_larger_than = 600});
+  const Time from = engines_.world().now();
+  const std::vector<FlightPtr> flights = stream(*a_, *b_, 4, 64 * kKiB);
+  ASSERT_TRUE(engines_.run_until([&] { return a_->state(*b_) == "failed"; }, 10s));
+  EXPECT_LE(engines_.world().now() - from, 2500ms);
+  engines_.run_for(5s);
+  EXPECT_EQ(a_->state(*b_), "failed");  // its probes carry data
+  engines_.world().network().heal(SimEngines::ip(0), SimEngines::ip(1));
+  ASSERT_TRUE(engines_.finish(flights, 1s));
+  expect_all_ok(flights);
+}
+
 TEST_F(Recovery, OpenReturnsAsSoonAsABlacklistedPeerIsUsable) {
   connect();
   b_->process().pause();

@@ -184,7 +184,7 @@ class SimEngines {
     return *engines_[index];
   }
   void kill(std::size_t index) {
-    if (!engines_[index]->process().is_alive()) return;
+    if (!engines_[index]) return;
     engines_[index]->kill();
     dead_.push_back(std::move(engines_[index]));  // its memory stays, to show that nobody uses it
     engines_[index] = nullptr;
