@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/sabotage.h"
 #include "base/try.h"
@@ -47,7 +48,7 @@ void EpochLanes::close() {
   up_ = false;
   deadline_.cancel();
   bury(loop_, std::move(control_));
-  for (auto& lane : data_) bury(loop_, std::move(lane));
+  for (DataLane& data : data_) bury(loop_, std::move(data.lane));
   data_.clear();
 }
 
@@ -65,7 +66,7 @@ Status EpochLanes::dial_data_lanes() {
     hello.lane_index = static_cast<std::uint32_t>(i);
     auto lane = transport_.connect(peer_, hello, this);
     if (!lane) return lane.error();
-    data_.push_back(std::move(*lane));
+    data_.push_back({std::move(*lane), {}, 0});
   }
   return Status::ok();
 }
@@ -100,8 +101,16 @@ void EpochLanes::on_hello_reject(Lane&, const wire::HelloReject& reject) {
 
 void EpochLanes::on_lane_down(Lane&, const Status& why) { fail(why); }
 
-void EpochLanes::on_chunk_done(Lane&, const wire::AckEntry& result) {
-  if (!closed_) events_.on_chunk_done(result);
+void EpochLanes::DataLane::answered(Time now) {
+  watch.progress(now);
+  if (lane->outstanding_bytes() == 0) watch.end();
+}
+
+void EpochLanes::on_chunk_done(Lane& lane, const wire::AckEntry& result) {
+  if (closed_) return;
+  const auto at = std::ranges::find_if(data_, [&](const auto& d) { return d.lane.get() == &lane; });
+  if (at != data_.end()) at->answered(loop_.now());
+  events_.on_chunk_done(result);
 }
 
 void EpochLanes::on_control(Lane&, std::uint64_t, Bytes body) {
@@ -125,37 +134,53 @@ void EpochLanes::send_ping(std::uint64_t nonce) {
 }
 
 void EpochLanes::post(const transport::Chunk& chunk) {
-  const auto lane = std::ranges::min_element(data_, {}, [](const auto& l) {
-    return l->outstanding_bytes();
+  const auto data = std::ranges::min_element(data_, {}, [](const DataLane& d) {
+    return d.lane->outstanding_bytes();
   });
-  (*lane)->post(chunk);
+  data->lane->post(chunk);
+  data->watch.begin(loop_.now());
 }
 
 void EpochLanes::detach(ChunkId chunk) {
-  for (const auto& lane : data_) lane->detach(chunk);
+  for (DataLane& data : data_) {
+    data.lane->detach(chunk);
+    if (data.lane->outstanding_bytes() == 0) data.watch.end();
+  }
 }
 
 void EpochLanes::flush() {
   // A lane may break while it is flushed, which closes the whole epoch.
   if (control_) control_->flush();
-  for (std::size_t i = 0; i < data_.size(); ++i) data_[i]->flush();
+  for (std::size_t i = 0; i < data_.size(); ++i) data_[i].lane->flush();
 }
 
-std::uint64_t EpochLanes::progress() const {
-  // Our own pings must not look like the peer's progress.
-  std::uint64_t sum = control_ ? control_->received() : 0;
-  for (const auto& lane : data_) sum += lane->progress();
-  return sum;
+void EpochLanes::look(Time now) {
+  for (DataLane& data : data_) {
+    const std::uint64_t progress = data.lane->progress();
+    if (progress != std::exchange(data.progress, progress)) data.watch.progress(now);
+  }
 }
+
+Time EpochLanes::silent_at(const health::HealthOptions& options, std::uint32_t stretch) const {
+  Time at = kForever;
+  for (const DataLane& data : data_) at = std::min(at, data.watch.deadline(options, stretch));
+  return at;
+}
+
+void EpochLanes::forgive(Time now) {
+  for (DataLane& data : data_) data.watch.forgive(now);
+}
+
+std::uint64_t EpochLanes::control_received() const { return control_ ? control_->received() : 0; }
 
 std::uint64_t EpochLanes::outstanding_bytes() const {
   std::uint64_t sum = 0;
-  for (const auto& lane : data_) sum += lane->outstanding_bytes();
+  for (const DataLane& data : data_) sum += data.lane->outstanding_bytes();
   return sum;
 }
 
 std::string_view EpochLanes::transport_name() const {
-  return data_.empty() ? std::string_view("none") : data_.front()->transport_name();
+  return data_.empty() ? std::string_view("none") : data_.front().lane->transport_name();
 }
 
 }  // namespace kvmend::session

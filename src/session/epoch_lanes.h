@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "env/event_loop.h"
+#include "health/progress_watch.h"
 #include "session/self.h"
 #include "transport/lane.h"
 
@@ -48,8 +49,15 @@ class EpochLanes final : private transport::LaneObserver {
   void detach(ChunkId chunk);
   void flush();
 
-  /// Sum of the lanes' signs of life.
-  [[nodiscard]] std::uint64_t progress() const;
+  /// Looks for bytes that the peer's host took on the data lanes; answers are seen without it.
+  void look(Time now);
+  /// When a data lane with something unanswered counts as silent, whatever the other lanes say;
+  /// `kForever` when none has.
+  [[nodiscard]] Time silent_at(const health::HealthOptions& options, std::uint32_t stretch) const;
+  void forgive(Time now);
+  /// Bytes that came on the control lane. What our own pings make the peer's host say is no sign of
+  /// life.
+  [[nodiscard]] std::uint64_t control_received() const;
   [[nodiscard]] std::uint64_t outstanding_bytes() const;
   [[nodiscard]] std::string_view transport_name() const;
 
@@ -61,6 +69,14 @@ class EpochLanes final : private transport::LaneObserver {
   void on_control_ack(transport::Lane& lane, std::uint64_t seq) override;
   void on_pong(transport::Lane& lane, std::uint64_t nonce) override;
   void on_lane_down(transport::Lane& lane, const Status& why) override;
+
+  // A data lane and its silence: one that is dead isn't excused by others that live.
+  struct DataLane {
+    std::unique_ptr<transport::Lane> lane;
+    health::ProgressWatch watch;
+    std::uint64_t progress = 0;  // at the last look
+    void answered(Time now);
+  };
 
   Status dial_data_lanes();
   void fail(const Status& why);
@@ -74,7 +90,7 @@ class EpochLanes final : private transport::LaneObserver {
   Duration connect_deadline_;
   EpochEvents& events_;
   std::unique_ptr<transport::Lane> control_;
-  std::vector<std::unique_ptr<transport::Lane>> data_;
+  std::vector<DataLane> data_;
   wire::HelloAck ack_;
   std::size_t joined_ = 0;
   bool up_ = false;

@@ -146,7 +146,7 @@ void Session::drop_epoch() {
   epoch_->close();
   host_.loop.post([epoch = std::move(epoch_)] {});
   pinging_ = false;
-  watch_.end();
+  control_watch_.end();
   // What the peer hasn't confirmed goes again over the next epoch. By number: the order of sending.
   std::vector<std::pair<ChunkId, InFlight>> lost;
   lost.reserve(in_flight_.size());
@@ -174,7 +174,7 @@ void Session::on_epoch_up(const wire::HelloAck& ack) {
     outbox_target_ = ack.incarnation;
   }
   handed_on(outbox_.begin_epoch(ack.control_seq));
-  last_progress_ = epoch_->progress();
+  control_received_ = epoch_->control_received();
   if (!pinned_.is_set()) pinned_ = ack.incarnation;
   if (announced_ != ack.incarnation) {
     const Incarnation old = std::exchange(announced_, ack.incarnation);
@@ -292,7 +292,8 @@ void Session::on_peer_goodbye(Incarnation incarnation, const std::string& reason
 
 void Session::on_gap() {
   const Time now = host_.loop.now();
-  watch_.forgive(now);
+  control_watch_.forgive(now);
+  if (epoch_) epoch_->forgive(now);
   host_.schedule_probe(*this, now, true);
 }
 
@@ -315,13 +316,18 @@ void Session::settle_openings(const Status& status) {
 // ------------------------------------------------------------------------------------------- timers
 
 void Session::update_watch() {
-  const bool waits = epoch_ && epoch_->up() &&
-                     (!in_flight_.empty() || pinging_ || !outbox_.empty());
-  if (waits) {
-    watch_.begin(host_.loop.now());
+  if (epoch_ && epoch_->up() && (pinging_ || !outbox_.empty())) {
+    control_watch_.begin(host_.loop.now());
   } else {
-    watch_.end();
+    control_watch_.end();
   }
+}
+
+Time Session::silent_at() const {
+  if (!epoch_ || !epoch_->up()) return kForever;
+  const std::uint32_t stretch = host_.self_view().stretch;
+  return std::min(control_watch_.deadline(host_.health_options, stretch),
+                  epoch_->silent_at(host_.health_options, stretch));
 }
 
 void Session::arm() {
@@ -330,7 +336,7 @@ void Session::arm() {
   Time when = health_.next_timer();
   if (!deadlines_.empty()) when = std::min(when, deadlines_.begin()->first);
   for (const Opening& opening : openings_) when = std::min(when, opening.deadline);
-  const Time silent = watch_.deadline(host_.health_options, host_.self_view().stretch);
+  const Time silent = silent_at();
   if (silent != kForever) {
     // Bytes that the peer's host acknowledged are seen only by looking.
     const Duration look = host_.health_options.progress_deadline / 8;
@@ -343,12 +349,12 @@ void Session::arm() {
 void Session::on_tick() {
   const Time now = host_.loop.now();
   if (epoch_ && epoch_->up()) {
-    const std::uint64_t progress = epoch_->progress();
-    if (progress != last_progress_) {
-      last_progress_ = progress;
-      watch_.progress(now);
+    epoch_->look(now);
+    if (const std::uint64_t received = epoch_->control_received(); received != control_received_) {
+      control_received_ = received;
+      control_watch_.progress(now);
     }
-    if (now >= watch_.deadline(host_.health_options, host_.self_view().stretch)) {
+    if (now >= silent_at()) {
       const Status why(
           Code::kPeerSilent, Origin::kPeer,
           fmt::format("{} took no byte for {} ms", id_,

@@ -161,6 +161,7 @@ class Session final : private EpochEvents {
   void send_waiting_control();
   void update_parked();
   void update_watch();
+  [[nodiscard]] Time silent_at() const;
   void index_deadline(const TransferPtr& transfer, Time when);
   void arm();
   void on_tick();
@@ -175,7 +176,7 @@ class Session final : private EpochEvents {
   std::string id_;
   health::SessionKey key_;
   health::SessionHealth health_;
-  health::ProgressWatch watch_;
+  health::ProgressWatch control_watch_;  // the epoch watches its data lanes itself
   Incarnation pinned_;
   Incarnation announced_;      // last incarnation reported upward
 
@@ -183,7 +184,7 @@ class Session final : private EpochEvents {
   std::uint64_t next_epoch_ = 1;
   std::uint32_t epoch_attempt_ = 0;
   bool heard_ = false;         // something acknowledged on this epoch
-  std::uint64_t last_progress_ = 0;
+  std::uint64_t control_received_ = 0;
   bool pinging_ = false;
   env::ScopedTimer reconnect_timer_;
   Duration reconnect_delay_{};

@@ -208,7 +208,6 @@ void Session::on_chunk_done(const wire::AckEntry& result) {
   const TransferPtr& transfer = chunk.transfer;
   --transfer->chunks_in_flight;
   const Time now = host_.loop.now();
-  watch_.progress(now);
   if (!heard_) {
     heard_ = true;
     apply(health_.on_life(now));
@@ -370,7 +369,7 @@ void Session::say_goodbye(const std::string& reason) {
 
 void Session::on_control_ack(std::uint64_t seq) {
   const Time now = host_.loop.now();
-  watch_.progress(now);
+  control_watch_.progress(now);
   apply(health_.on_life(now));
   handed_on(outbox_.acknowledge(seq));
   arm();
@@ -387,7 +386,7 @@ void Session::on_pong() {
   pinging_ = false;
   heard_ = true;
   const Time now = host_.loop.now();
-  watch_.progress(now);
+  control_watch_.progress(now);
   apply(health_.on_life(now));
   if (health_.state() == State::kHealthy) settle_openings(Status::ok());
 }

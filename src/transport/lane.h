@@ -92,7 +92,8 @@ class Lane {
   /// Control bytes queued here and not yet taken by the connection.
   [[nodiscard]] virtual std::size_t control_backlog() const = 0;
   /// Counts up while bytes reach the peer's host or come from it: a sign of life for the progress
-  /// deadline.
+  /// deadline. Not while only later bytes reach the host and an earlier chunk that arrived entirely
+  /// isn't answered.
   [[nodiscard]] virtual std::uint64_t progress() const = 0;
   /// Counts up only while bytes come from the peer's process itself. A host acknowledges bytes for a
   /// process that is stopped, so on a lane that carries pings only this says that it lives.

@@ -167,6 +167,7 @@ void LaneWriter::retire_front(Outcome& outcome) {
   const Frame& frame = frames_.front();
   if (!frame.chunk.is_set()) urgent_bytes_ -= frame.head.size();
   if (frame.reply) outcome.replies.push_back(frame.chunk);
+  if (frame.chunk.is_set() && !frame.reply) ++outcome.chunks;
   frames_.pop_front();
 }
 

@@ -32,6 +32,7 @@ class LaneWriter {
     bool budget_used = false;
     std::vector<ChunkId> faulted;   ///< writes whose source memory isn't accessible
     std::vector<ChunkId> replies;   ///< read replies that have left entirely
+    std::uint32_t chunks = 0;       ///< writes and read requests that have left entirely
   };
 
   /// Control bytes: whole frames, already encoded.

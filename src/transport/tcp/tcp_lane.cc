@@ -86,7 +86,7 @@ void TcpLane::close() {
 std::uint64_t TcpLane::progress() const {
   if (!stream_) return bytes_in_;
   const std::uint64_t waiting = stream_->unacknowledged_bytes();
-  return bytes_in_ + (bytes_out_ > waiting ? bytes_out_ - waiting : 0);
+  return bytes_in_ + std::min(bytes_out_ > waiting ? bytes_out_ - waiting : 0, believed_);
 }
 
 void TcpLane::on_readable() {
@@ -111,6 +111,8 @@ void TcpLane::flush() {
   check_reply_grant();
   LaneWriter::Outcome outcome = writer_.flush(*stream_, config::kWriteBudgetPerTurn);
   bytes_out_ += outcome.bytes;
+  if (sent_unanswered_ == 0 && outcome.chunks > 0) believed_ = bytes_out_;
+  sent_unanswered_ += outcome.chunks;
   context_.counters.payload_bytes_sent += outcome.payload_bytes;
   if (!outcome.error.is_ok()) return fail(outcome.error);
   const bool want = outcome.blocked || outcome.budget_used;
@@ -588,10 +590,16 @@ bool TcpLane::detach(ChunkId chunk) {
   return unsent;
 }
 
+void TcpLane::note_answer() {
+  if (sent_unanswered_ > 0) --sent_unanswered_;
+  believed_ = sent_unanswered_ > 0 ? bytes_out_ : UINT64_MAX;
+}
+
 Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
   const Status status = wire::parse_acks(header, body, received_);
   if (!status.is_ok()) return status;
   for (const wire::AckEntry& entry : received_) {
+    note_answer();
     const auto at = writes_.find(entry.chunk);
     if (at == writes_.end()) continue;  // detached meanwhile
     if (at->second.pulled && entry.code == Code::kUnavailable) {
@@ -640,6 +648,7 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
 Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
   const Status status = wire::parse_acks(header, body, received_);
   if (!status.is_ok()) return status;
+  note_answer();
   finish_read(ChunkId(header.id), received_.front());
   return Status::ok();
 }

@@ -122,6 +122,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
 
   bool offer_pull(const Chunk& chunk);
   void end_write(ChunkId chunk, bool acknowledged);
+  void note_answer();
   void push_ack(const wire::AckEntry& entry);
   void flush_acks();
   void start_next_reply();
@@ -162,6 +163,10 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::uint64_t outstanding_ = 0;
   std::uint64_t bytes_in_ = 0;
   std::uint64_t bytes_out_ = 0;
+  // While a chunk that left entirely waits for its answer, only the host's word on what had left by
+  // the last answer is progress: a host goes on acknowledging for a process that is stopped.
+  std::uint64_t sent_unanswered_ = 0;
+  std::uint64_t believed_ = UINT64_MAX;   // position in the stream
   std::optional<wire::HostIdentity> initiator_host_;
   std::unique_ptr<PullReceiver> pull_receiver_;
   std::unique_ptr<PullSender> pull_sender_;
