@@ -259,6 +259,7 @@ class Case {
 
 int main(int argc, char** argv) {
   kvmend::bench::Settings settings;
+  settings.engine.local = kvmend::LocalMode::kOff;
   CLI::App app{"Raw tcp stream and kvmend's tcp transport, alternating between two processes"};
   app.add_option("--page-bytes", settings.page_bytes, "page sizes")->delimiter(',');
   app.add_option("--total-mib", settings.total_mib, "bytes per transfer, in MiB");

@@ -2,6 +2,7 @@
 
     ./dev bench                          tcp, every page size
     ./dev bench tcp --quick --json FILE  done in under 50 s
+    ./dev bench local --quick --json FILE  copies between processes of this host
     ./dev bench recovery [--quick]       faults in real processes (root; docs/benchmarks.md)
 
 Every row compares kvmend with the machine itself, measured in the same run between the same two
@@ -38,6 +39,7 @@ DATA_COLUMNS = (
     ("raw CPU-s/GiB", "raw_cpu_s_per_gib", "{:.2f}"),
     ("4 KiB p50 us", "p50_us", "{:.0f}"),
     ("p99 us", "p99_us", "{:.0f}"),
+    ("idle p50 us", "p50_idle_us", "{:.0f}"),
     ("raw p50 us", "raw_p50_us", "{:.0f}"),
     ("submit ms", "submit_ms", "{:.2f}"),
     ("idle cores", "idle_cores", "{:.4f}"),
@@ -81,6 +83,16 @@ def bench_tcp(args: argparse.Namespace, console: Console) -> list[Row]:
     return rows
 
 
+def bench_local(args: argparse.Namespace, console: Console) -> list[Row]:
+    """kvmend's local transport against two raw threads of the receiver."""
+    pages = "4096,65536" if args.quick else "4096,16384,65536,262144,1048576"
+    command = [str(BIN / "kvmend_local_bench"), "--page-bytes", pages,
+               "--reps", "7" if args.quick else str(args.reps)]
+    rows = run_rows(command, console)
+    print_table("local: two processes of this host, 256 MiB in scattered pages", rows, console)
+    return rows
+
+
 def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
     """What faults cost: requests lost, time to detect and to recover."""
     import recovery
@@ -89,7 +101,7 @@ def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
                         args.svg, console)
 
 
-BENCHES = {"recovery": bench_recovery, "tcp": bench_tcp}
+BENCHES = {"local": bench_local, "recovery": bench_recovery, "tcp": bench_tcp}
 
 
 def main() -> int:

@@ -111,6 +111,18 @@ class Engine {
   virtual Result<TransferHandle> submit(std::string_view session_id, Opcode opcode,
                                         std::span<const Slice> slices,
                                         TransferOptions options = {}) = 0;
+  /// Checks two layouts once, so that transfers between them need page indices only. Both have the
+  /// same number of buffers and the same page size. Errors: kInvalidArgument, kNotRegistered (a
+  /// local buffer).
+  virtual Result<PreparedHandle> prepare(std::string_view session_id, PageLayout local,
+                                         PageLayout remote) = 0;
+  /// Moves page local_pages[i] of every buffer to (or from) page remote_pages[i]. Runs of pages are
+  /// merged. Errors: kInvalidArgument (lists of different lengths, empty), kOutOfRange (names the
+  /// index), else those of `submit`. Submitting takes a few nanoseconds a page and buffer.
+  virtual Result<TransferHandle> submit_pages(const PreparedHandle& prepared, Opcode opcode,
+                                              std::span<const std::uint32_t> local_pages,
+                                              std::span<const std::uint32_t> remote_pages,
+                                              TransferOptions options = {}) = 0;
   /// submit + wait.
   virtual Status transfer(std::string_view session_id, Opcode opcode,
                           std::span<const Slice> slices, TransferOptions options = {}) = 0;

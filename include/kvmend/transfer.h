@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kvmend/ids.h"
 #include "kvmend/status.h"
@@ -47,6 +48,22 @@ struct TransferOptions {
   /// wait for other transfers. Called inline from `submit` never.
   std::move_only_function<void(const Status&)> on_done;
 };
+
+/// Buffers of pages: page i of buffer b begins at `bases[b] + i * stride`. A pool of KV pages, with a
+/// buffer for each layer.
+struct PageLayout {
+  std::vector<std::uint64_t> bases;  ///< addresses; the peer's own in a remote layout
+  std::uint64_t page_bytes = 0;
+  std::uint64_t stride = 0;  ///< from page to page; 0: page_bytes
+  std::uint64_t pages = 0;   ///< in each buffer
+};
+
+/// A local and a remote layout that go together. Made by `Engine::prepare`; constant, any thread.
+class PreparedPages {
+ public:
+  virtual ~PreparedPages() = default;
+};
+using PreparedHandle = std::shared_ptr<const PreparedPages>;
 
 /// A submitted batch. Any thread. Destroying the handle does not cancel the transfer.
 class Transfer {
