@@ -96,7 +96,7 @@ def row_of(outages: Sequence[Outage], records: Records, deadline_s: float, note:
                     requests += 1
                     ended_by_restart += code == PEER_RESTARTED
                     failed += code not in (OK, PEER_RESTARTED)
-    return {
+    row = {
         "fault": outages[0].fault, "outage_s": outages[0].seconds, "requests": requests,
         "failed_requests": failed, "detect_s": finite(percentile(detect, 0.99)),
         "detect_p50_s": finite(percentile(detect, 0.5)),
@@ -108,6 +108,10 @@ def row_of(outages: Sequence[Outage], records: Records, deadline_s: float, note:
         "noticed": len(detect), "ended_by_restart": ended_by_restart, "deadline_s": deadline_s,
         "note": note,
     }
+    if outages[0].gone:
+        row["process_gone_s"] = finite(percentile([o.gone for o in outages], 0.99))
+        row["process_gone_p50_s"] = finite(percentile([o.gone for o in outages], 0.5))
+    return row
 
 
 def timeline_of(title: str, outage: Outage, records: Records, outages: Sequence[Outage],
@@ -131,7 +135,9 @@ def summarize(bench: Bench, fleet: Fleet, deadline_s: float, note: str = "") -> 
         bench.add(row_of(outages, records, deadline_s, f"{size}; {note}" if note else size))
         shown = outages if fault == "flap" else outages[:1]
         length = f", {seconds:g} s" if seconds >= 1 else ""
-        bench.timelines.append(timeline_of(f"{fault}{length}", outages[0], records, shown))
+        title = f"{fault}{length}"
+        if all(known.title != title for known in bench.timelines):
+            bench.timelines.append(timeline_of(title, outages[0], records, shown))
     inside = sum(row["failed_requests"] for row in bench.rows[-len(kinds):])
     everywhere = sum(code not in (OK, PEER_RESTARTED) for of_one in records.by_session.values()
                      for _, _, code in of_one)
@@ -219,8 +225,8 @@ def deaths(bench: Bench) -> None:
         for r in range(bench.plan.deaths):
             fleet.kill_and_restart(fleet.groups[r % 2], 0.2, 0.5)
         time.sleep(0.3)
-        summarize(bench, fleet, 30.0, f"raw engine; {note}; recover includes 0.5 s in which the "
-                  "old plan goes on, until the user opens the session again")
+        summarize(bench, fleet, 30.0, f"raw engine; {note}; the old plan goes on for 0.5 s "
+                  "against the new process, recover is from the user's open_session")
 
 
 ENTRY = struct.Struct("<QddII")
@@ -404,7 +410,12 @@ def run(binary: Path, quick: bool, only: Sequence[str], svg: Path | None,
         bench = Bench(lab, QUICK if quick else FULL, console)
         for name in names:
             start = time.monotonic()
-            SCENARIOS[name](bench)
+            try:
+                SCENARIOS[name](bench)
+            except (RuntimeError, TimeoutError, OSError) as error:
+                # The other figures stay worth having.
+                console.print(f"  [red]{name} failed: {error}")
+                bench.rows.append({"fault": name, "error": str(error)})
             console.print(f"  ({name}: {time.monotonic() - start:.0f} s)")
     print_table(bench.rows, console)
     console.print(f"{os.cpu_count()} cores; load average {load_before:.1f} before, "

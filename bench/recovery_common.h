@@ -46,6 +46,7 @@ class CanaryPool {
 
 struct RecoverySettings {
   std::string host = "127.0.0.1";
+  bool local = false;                ///< else by tcp, as between machines
   std::vector<std::uint16_t> ports;  ///< one engine each; 0: any
   std::uint64_t base = 0;            ///< of the first pool; further ones follow
   std::size_t pool_kib = 64;

@@ -35,12 +35,14 @@ class Outage:
     fault: str
     seconds: float
     sessions: list[int]
-    start: float
-    end: float = 0
+    start: float  # just before it was begun
+    placed: float = 0  # it was in force everywhere
+    end: float = 0  # just before it was taken away
     settled: float = 0  # its requests are counted from `start` until here
     detected: dict[int, float] = field(default_factory=dict)  # session -> seconds after `start`
     false_recoveries: int = 0
     stale_bytes: int = 0
+    gone: float = 0  # seconds until the kernel had done away with a killed process
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Fleet:
                 "reset": lab.reset}
             start = faults[fault](ports)
         sessions = [session for group in groups for session in group.sessions]
-        return Outage(fault, seconds, sessions, start)
+        return Outage(fault, seconds, sessions, start, placed=time.monotonic())
 
     def end(self, outage: Outage, groups: Sequence[Group]) -> None:
         """The fault ends now."""
@@ -134,7 +136,7 @@ class Fleet:
                 if session not in outage.detected and after in ("suspect", "failed"):
                     outage.detected[session] = max(0.0, at - outage.start)
                 if before in ("failed", "probing") and after in ("probing", "healthy") \
-                        and outage.start + 0.05 < at < outage.end:
+                        and outage.placed < at < outage.end:
                     outage.false_recoveries += 1
 
     # ---- death
@@ -142,7 +144,8 @@ class Fleet:
     def kill_and_restart(self, group: Group, pause: float, hold: float) -> Outage:
         """SIGKILL, then the same ports and addresses again while the old plan's writes go on."""
         start = group.peer.kill()
-        outage = Outage("kill", pause, group.sessions, start)
+        gone = time.monotonic()
+        outage = Outage("kill", pause, group.sessions, start, placed=gone, gone=gone - start)
         time.sleep(pause)
         old, group.peer = group.peer, self._target(group.number, group.ports)
         outage.end = group.peer.expect("ready", 60)["t"]
@@ -150,9 +153,11 @@ class Fleet:
         self.study(outage, self.steps())
         outage.stale_bytes = group.peer.ask("stale", "stale")["bytes"]
         old.close()  # lets a forked child go
+        outage.end = time.monotonic()
         for session in group.sessions:
             if not self.load.ask(f"reopen {self.names[session]}", "reopened")["ok"]:
                 raise RuntimeError(f"{self.names[session]} can't be opened again")
+        time.sleep(0.2)
         outage.settled = time.monotonic()
         self.outages.append(outage)
         return outage

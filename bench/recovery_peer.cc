@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   CLI::App app{"A process of ./dev bench recovery"};
   app.require_subcommand(1);
   app.add_option("--host", s.host, "address to listen at");
+  app.add_flag("--local", s.local, "let peers of this host use the local transport");
   app.add_option("--ports", s.ports, "one engine each")->delimiter(',');
   app.add_option("--base", s.base, "address of the first pool");
   app.add_option("--pool-kib", s.pool_kib, "size of a pool");

@@ -23,6 +23,7 @@ std::unique_ptr<Engine> start_engine(const RecoverySettings& s, std::uint16_t po
   options.host = s.host;
   options.port = port;
   options.insecure = true;
+  if (!s.local) options.local = LocalMode::kOff;
   auto engine = Engine::create(options);
   if (!engine) give_up(engine.error().to_string());
   return std::move(*engine);

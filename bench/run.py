@@ -52,6 +52,8 @@ def run_rows(command: list[str], console: Console) -> list[Row]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            if not line.startswith("{"):
+                continue  # a log line
             row = json.loads(line)
             rows.append(row)
             console.print(f"  {row['page_bytes']:>9,} B pages: {row['gbps']:.2f} GB/s, "
@@ -124,7 +126,7 @@ def main() -> int:
                   "the machine is shared: compare ratios, not figures of different runs")
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+    return 1 if any("error" in row for row in rows) else 0
 
 
 if __name__ == "__main__":
