@@ -116,7 +116,7 @@ def row_of(outages: Sequence[Outage], records: Records, deadline_s: float, note:
 
 def timeline_of(title: str, outage: Outage, records: Records, outages: Sequence[Outage],
                 margin: float = 2.0) -> Timeline:
-    """The picture of the first outage of a kind (all of them, for flapping)."""
+    """The picture of one outage of a kind (of all of them, for flapping)."""
     left = outage.start - margin
     right = max(o.settled for o in outages)
     done = [at - left for session in outage.sessions
@@ -133,11 +133,11 @@ def summarize(bench: Bench, fleet: Fleet, deadline_s: float, note: str = "") -> 
     for (fault, seconds), outages in kinds.items():
         size = f"{len(outages)} outages"
         bench.add(row_of(outages, records, deadline_s, f"{size}; {note}" if note else size))
-        shown = outages if fault == "flap" else outages[:1]
+        shown = outages if fault == "flap" else outages[-1:]
         length = f", {seconds:g} s" if seconds >= 1 else ""
         title = f"{fault}{length}"
         if all(known.title != title for known in bench.timelines):
-            bench.timelines.append(timeline_of(title, outages[0], records, shown))
+            bench.timelines.append(timeline_of(title, shown[0], records, shown))
     inside = sum(row["failed_requests"] for row in bench.rows[-len(kinds):])
     everywhere = sum(code not in (OK, PEER_RESTARTED) for of_one in records.by_session.values()
                      for _, _, code in of_one)

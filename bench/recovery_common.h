@@ -51,18 +51,18 @@ struct RecoverySettings {
   std::uint64_t base = 0;            ///< of the first pool; further ones follow
   std::size_t pool_kib = 64;
   std::size_t page_bytes = 4096;
-  double period_ms = 20;             ///< between requests of a session
-  std::uint32_t cap = 64;            ///< unfinished requests of a session
+  double period_ms = 20;   ///< between requests of a session
+  std::uint32_t cap = 64;  ///< unfinished requests of a session
   double deadline_s = 30;
-  std::string log;                   ///< where the load writes its records
+  std::string log;  ///< where the load writes its records
   // target
-  std::size_t registered_mib = 0;    ///< further touched memory, registered with the first engine
+  std::size_t registered_mib = 0;  ///< further touched memory, registered with the first engine
   bool huge_pages = false;
-  bool fork_child = false;           ///< a living child that holds what it inherited
+  bool fork_child = false;  ///< a living child that holds what it inherited
   // kv
-  std::string prefill;               ///< session id
-  std::string board;                 ///< the file both sides map
-  std::uint32_t generation = 0;      ///< life of the decode process
+  std::string prefill;           ///< session id
+  std::string board;             ///< the file both sides map
+  std::uint32_t generation = 0;  ///< life of the decode process
   std::uint32_t room_pages = 16;
   std::uint32_t abort_percent = 0;
   std::uint32_t engines = 0;

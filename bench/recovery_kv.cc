@@ -21,9 +21,9 @@
 namespace kvmend::bench {
 namespace {
 
-constexpr std::uint32_t kSetsPerLife = 6;     // page sets that one life of decode uses
+constexpr std::uint32_t kSetsPerLife = 6;      // page sets that one life of decode uses
 constexpr std::uint32_t kEntries = 1U << 15U;  // per engine
-constexpr double kCanaryHold = 0.15;          // seconds an aborted room's pages are watched
+constexpr double kCanaryHold = 0.15;           // seconds an aborted room's pages are watched
 
 /// One room that decode saw end. bench/recovery.py reads it.
 struct Entry {
@@ -91,8 +91,7 @@ class Decode {
         next_room_((std::uint64_t{s.generation} + 1) << 40U | std::uint64_t{index} << 24U),
         random_(static_cast<std::uint32_t>(next_room_ >> 24U)) {
     KvOptions options;
-    options.room_deadline =
-        std::chrono::nanoseconds(static_cast<std::int64_t>(s.deadline_s * 1e9));
+    options.room_deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(s.deadline_s * 1e9));
     auto manager = KvManager::create(*engine_, KvRole::kDecode, layout(pool_, s), options);
     if (!manager) give_up(manager.error().to_string());
     manager_ = std::move(*manager);

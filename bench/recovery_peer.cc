@@ -23,8 +23,7 @@ void give_up(const std::string& what) {
 }
 
 double monotonic_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void say(const nlohmann::json& event) {
@@ -44,7 +43,9 @@ CanaryPool::CanaryPool(std::uint64_t base, std::size_t bytes) : size_(bytes) {
   fill(0, bytes);
 }
 
-CanaryPool::~CanaryPool() { munmap(data_, size_); }
+CanaryPool::~CanaryPool() {
+  munmap(data_, size_);
+}
 
 void CanaryPool::fill(std::size_t from, std::size_t count) const {
   std::memset(data_ + from, static_cast<int>(kCanary), count);

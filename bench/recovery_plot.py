@@ -40,11 +40,14 @@ def _panel(timeline: Timeline, top: int) -> list[str]:
                      f'width="{max(1.0, (end - start) * scale):.1f}" height="{PANEL}" '
                      f'fill="{FAULT}"/>')
     points = [f"{LEFT},{floor}"]
+    before = -1.0
     for i, count in enumerate(counts):
-        height = min(1.0, count / ceiling) * (PANEL - 6)
-        for edge in (i, i + 1):
-            points.append(f"{LEFT + edge * inner / bins:.1f},{floor - height:.1f}")
-    points.append(f"{LEFT + inner},{floor}")
+        height = round(min(1.0, count / ceiling) * (PANEL - 6), 1)
+        if height != before:
+            x = f"{LEFT + i * inner / bins:.1f}"
+            points += [f"{x},{floor - max(0.0, before):.1f}", f"{x},{floor - height:.1f}"]
+            before = height
+    points += [f"{LEFT + inner},{floor - before:.1f}", f"{LEFT + inner},{floor}"]
     parts.append(f'<polygon points="{" ".join(points)}" fill="{OK}" fill-opacity="0.85"/>')
     parts.append(f'<line x1="{LEFT}" y1="{floor}" x2="{LEFT + inner}" y2="{floor}" '
                  f'stroke="{SOFT}"/>')

@@ -44,8 +44,7 @@ void leave_child_behind() {
 
 void register_extra(Engine& engine, const RecoverySettings& s) {
   const std::size_t bytes = s.registered_mib << 20U;
-  void* at =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) give_up("can't map the registered memory");
   if (s.huge_pages) madvise(at, bytes, MADV_HUGEPAGE);
   std::memset(at, 1, bytes);
@@ -61,8 +60,8 @@ int run_target(const RecoverySettings& s) {
   std::vector<std::unique_ptr<Engine>> engines;
   nlohmann::json list = nlohmann::json::array();
   for (std::size_t i = 0; i < s.ports.size(); ++i)
-    pools.push_back(std::make_unique<CanaryPool>(s.base == 0 ? 0 : s.base + i * pool_bytes,
-                                                 pool_bytes));
+    pools.push_back(
+        std::make_unique<CanaryPool>(s.base == 0 ? 0 : s.base + i * pool_bytes, pool_bytes));
   for (std::size_t i = 0; i < s.ports.size(); ++i) {
     engines.push_back(start_engine(s, s.ports[i]));
     const Status status = engines.back()->register_memory(pools[i]->data(), pool_bytes);
@@ -178,7 +177,8 @@ class Load {
     const std::size_t at = (target.next_page++ % pages) * settings_.page_bytes;
     const Slice slice{pool_.data() + at, target.base + at, settings_.page_bytes};
     TransferOptions options;
-    options.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(settings_.deadline_s * 1e9));
+    options.deadline =
+        std::chrono::nanoseconds(static_cast<std::int64_t>(settings_.deadline_s * 1e9));
     const double start = monotonic_seconds();
     target.open.fetch_add(1);
     options.on_done = [this, index, &target, start](const Status& status) {
