@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kLookEvery = 20ms;
+constexpr Duration kLookEvery = 50ms;
 // For the round trips of the probe's stages, and for the granularity of looking.
 constexpr Duration kSlack = 150ms;
 
@@ -27,6 +27,7 @@ Monitor::Monitor(Cluster& cluster, Reach& reach)
 }
 
 void Monitor::look() {
+  if (over_) return;
   for (const auto& node : cluster_.nodes())
     if (Instance* instance = node->active()) {
       check_recovery(*instance);
@@ -83,7 +84,8 @@ void Monitor::on_session_state(Instance& instance, const std::string& session_id
   Node* peer = cluster_.find(session_id);
   if (peer == nullptr) return;
   // A probe must have reached the peer and come back since it began.
-  const Duration longest = health_.probe_deadline * health_.self_stretch_factor + kSlack;
+  const Duration longest =
+      health_.probe_deadline * (instance.suspected() ? health_.self_stretch_factor : 1) + kSlack;
   const Time now = cluster_.world().now();
   const Time possible = reach_.last_possible(instance.node(), *peer);
   if (now - possible > longest)

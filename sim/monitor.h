@@ -16,6 +16,8 @@ class Monitor final : public Part {
  public:
   Monitor(Cluster& cluster, Reach& reach);
 
+  /// Looks no more: nobody asks for anything, so there is nothing to recover.
+  void stop() { over_ = true; }
   /// Everything has been idle for long enough: whatever an engine still holds is a leak.
   void check_idle();
   /// Longest time a session stayed `failed` although its peer could be reached.
@@ -36,6 +38,7 @@ class Monitor final : public Part {
   /// Since when transfers have waited for a session of this life.
   std::map<std::pair<std::uint64_t, std::string>, Time> demand_since_;
   Duration slowest_{};
+  bool over_ = false;
 };
 
 }  // namespace kvmend::sim

@@ -82,10 +82,13 @@ RawLoad& Run::add_raw(RawOptions options) {
   return *raw_;
 }
 
-void Run::add_chaos(std::vector<Trouble> menu) {
-  chaos_ = std::make_unique<Chaos>(
-      *cluster_, *reach_,
-      ChaosOptions{.menu = std::move(menu), .from = 100ms, .until = kLoad});
+void Run::add_chaos(std::vector<Trouble> menu, Duration mean_gap, Duration longest) {
+  chaos_ = std::make_unique<Chaos>(*cluster_, *reach_,
+                                   ChaosOptions{.menu = std::move(menu),
+                                                .from = 100ms,
+                                                .until = kLoad,
+                                                .mean_gap = mean_gap,
+                                                .longest = longest});
 }
 
 void Run::add_ghost() {
@@ -110,6 +113,7 @@ void Run::run_phases() {
   if (grant_rooms_) need_none(grant_rooms_->pending(), "rooms");
   if (raw_) need_none(raw_->pending(), "transfers");
   if (raw_) raw_->finish();
+  monitor_->stop();
   cluster_->run_for(kIdle);
   if (verdict.broken()) return;
   if (kv_) kv_->check_idle();

@@ -34,7 +34,8 @@ class Run {
   KvRooms& add_kv(KvRoomsOptions options);
   GrantRooms& add_grant_rooms(GrantRoomOptions options);
   RawLoad& add_raw(RawOptions options);
-  void add_chaos(std::vector<Trouble> menu);
+  void add_chaos(std::vector<Trouble> menu, Duration mean_gap = std::chrono::milliseconds(700),
+                 Duration longest = std::chrono::seconds(6));
   void add_ghost();
 
   [[nodiscard]] Cluster& cluster() { return *cluster_; }

@@ -87,6 +87,19 @@ Report rooms_storm(std::uint64_t seed) {
   return run.finish(load);
 }
 
+// Bytes land and the word of it is lost, again and again (case I9).
+Report lost_acks(std::uint64_t seed) {
+  Run run("lost_acks", seed, {.prefill = 2, .pool = GrantRooms::pool_bytes()});
+  GrantRoomOptions options;
+  options.gap = 20ms;
+  options.abort_share = 0.02;
+  options.thief_share = 0;
+  options.deadline_min = 5s;
+  GrantRooms& load = run.add_grant_rooms(options);
+  run.add_chaos({kReset, kReset, kReset, kReset, kReset, kReset, kOneWay, kOneWay, kDelay}, 100ms);
+  return run.finish(load);
+}
+
 Report corrupt(std::uint64_t seed) {
   Run run("corrupt", seed, {.prefill = 3, .pool = GrantRooms::pool_bytes()});
   GrantRoomOptions options;
@@ -142,7 +155,7 @@ Report hello(std::uint64_t seed) {
 Report small_only(std::uint64_t seed) {
   Run run("small_only", seed, {.prefill = 2, .pool = RawLoad::pool_bytes()});
   RawLoad& load = run.add_raw({});
-  run.add_chaos({kSmallOnly, kSmallOnly, kReset});
+  run.add_chaos({kSmallOnly, kSmallOnly, kSmallOnly, kReset}, 700ms, 20s);
   return run.finish(load);
 }
 
@@ -161,6 +174,7 @@ constexpr std::array kScenarios{
     Scenario{"kv_tight", "no fault, smallest windows and buffers: all must succeed", kv_tight},
     Scenario{"rooms", "one grant per room, decided by landed bytes; silent peers", rooms},
     Scenario{"rooms_storm", "the same; every trouble", rooms_storm},
+    Scenario{"lost_acks", "acknowledgements get lost: retries of what has landed", lost_acks},
     Scenario{"corrupt", "flipped bits under checksums", corrupt},
     Scenario{"raw", "the raw API; silent peers: old epochs must stay out", raw},
     Scenario{"raw_restart", "the raw API; restarts: old plans must stay out", raw_restart},
