@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <future>
+#include <utility>
 
 #include "base/config.h"
 #include "base/try.h"
 #include "engine/prepared_layouts.h"
 #include "engine/transfer_handle.h"
+#include "wire/control.h"
 
 namespace kvmend::engine {
 namespace {
@@ -41,6 +43,34 @@ class UnrunGuard {
   std::shared_ptr<TransferResult> result_;
 };
 
+Status check_notification(const TransferOptions& options) {
+  if (!options.notify) return Status::ok();
+  const auto too_long = [](const char* what, std::size_t bytes, std::size_t most) {
+    return Status(Code::kInvalidArgument, Origin::kCaller,
+                  fmt::format("a notification's {} of {} bytes; at most {} are possible", what,
+                              bytes, most));
+  };
+  if (options.notify->name.size() > wire::kMaxNotifyNameBytes)
+    return too_long("name", options.notify->name.size(), wire::kMaxNotifyNameBytes);
+  if (options.notify->message.size() > wire::kMaxNotifyBytes)
+    return too_long("message", options.notify->message.size(), wire::kMaxNotifyBytes);
+  return Status::ok();
+}
+
+/// Pieces may span regions that follow each other.
+bool all_registered(const memory::RegionTable& regions, const session::TransferState& transfer) {
+  return std::ranges::all_of(transfer.pieces, [&](const transport::Piece& piece) {
+    const std::byte* at = piece.local;
+    const std::byte* const end = at + piece.length;
+    while (at < end) {
+      const memory::Region* region = regions.find_containing(at, 1);
+      if (region == nullptr) return false;
+      at = region->base + region->length;
+    }
+    return true;
+  });
+}
+
 }  // namespace
 
 EngineFacade::EngineFacade(std::unique_ptr<EngineCore> core, std::shared_ptr<void> world,
@@ -52,14 +82,17 @@ EngineFacade::EngineFacade(std::unique_ptr<EngineCore> core, std::shared_ptr<voi
       session_id_(core_->session_id()),
       default_deadline_(core_->options().default_deadline) {}
 
-EngineFacade::~EngineFacade() { shutdown(core_->options().shutdown_grace); }
+EngineFacade::~EngineFacade() {
+  shutdown(core_->options().shutdown_grace);
+  stop_();  // another thread may have shut it down: the core is taken apart in this one
+}
 
 bool EngineFacade::run_on_loop(std::move_only_function<void()> work) const {
+  if (down_.load()) return false;
   if (core_->loop().in_loop_thread()) {
     work();
     return true;
   }
-  if (down_.load()) return false;
   auto done = std::make_shared<Answer<void>>();
   // The loop destroys tasks that it doesn't run any more: the broken promise ends the wait.
   core_->loop().post([done, work = std::move(work)]() mutable {
@@ -118,19 +151,25 @@ Status EngineFacade::unregister_memory(void* base) {
 
 void EngineFacade::forget_local_regions() {
   const MutexLock lock(mutex_);
+  ++local_changes_;
   local_.reset();
 }
 
 std::shared_ptr<const LocalRegions> EngineFacade::local_regions() {
+  std::uint64_t changes = 0;
   {
     const MutexLock lock(mutex_);
     if (local_) return local_;
+    changes = local_changes_;
   }
   std::shared_ptr<const LocalRegions> fresh;
-  run_on_loop([&] { fresh = std::make_shared<LocalRegions>(core_->regions().list()); });
-  if (!fresh) fresh = std::make_shared<LocalRegions>(std::vector<memory::Region>{});
+  run_on_loop([&] {
+    const memory::RegionTable& regions = core_->regions();
+    fresh = std::make_shared<LocalRegions>(regions.list(), regions.removals());
+  });
+  if (!fresh) return std::make_shared<LocalRegions>(std::vector<memory::Region>{}, 0);
   const MutexLock lock(mutex_);
-  local_ = fresh;
+  if (changes == local_changes_) local_ = fresh;  // else it may be out of date already
   return fresh;
 }
 
@@ -142,6 +181,7 @@ Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode 
   if (down_.load()) return std::unexpected(down_status());
   auto state = std::make_shared<session::TransferState>();
   KVM_ASSIGN_OR_RETURN(state->peer, parse_peer(session_id));
+  KVM_RETURN_IF_ERROR(check_notification(options));
   if (slices.empty() && !options.notify)
     return fail(Code::kInvalidArgument, Origin::kCaller, "a transfer without a slice");
   if (slices.size() > config::kMaxSlicesPerTransfer)
@@ -170,10 +210,11 @@ Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode 
     }
     state->pieces.push_back({begin, RegionRef{}, slice.remote, slice.length});
   }
-  return launch(std::move(state), opcode, std::move(options));
+  return launch(std::move(state), local->removals(), opcode, std::move(options));
 }
 
-TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> state, Opcode opcode,
+TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> state,
+                                    std::uint64_t removals, Opcode opcode,
                                     TransferOptions options) {
   state->id = TransferId(next_transfer_.fetch_add(1, std::memory_order_relaxed));
   state->opcode = opcode;
@@ -191,12 +232,19 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
     result->set(status);
     if (user) user(status);
   };
-  auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, core_->loop());
+  auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, world_, core_->loop());
   core_->loop().post(
-      [core = std::weak_ptr(core_ref_), state, guard = UnrunGuard(result)]() mutable {
+      [core = std::weak_ptr(core_ref_), state, removals, guard = UnrunGuard(result)]() mutable {
         const auto alive = core.lock();
         if (!alive) return;
         guard.dismiss();
+        const memory::RegionTable& regions = (*alive)->regions();
+        if (regions.removals() != removals && !all_registered(regions, *state)) {
+          std::exchange(state->on_done, nullptr)(
+              {Code::kNotRegistered, Origin::kCaller,
+               "a region of the transfer was deregistered while it was submitted"});
+          return;
+        }
         (*alive)->submit(state);
       });
   return handle;
@@ -219,11 +267,13 @@ Result<TransferHandle> EngineFacade::submit_pages(const PreparedHandle& prepared
   const auto* layouts = dynamic_cast<const PreparedLayouts*>(prepared.get());
   if (layouts == nullptr)
     return fail(Code::kInvalidArgument, Origin::kCaller, "these layouts weren't prepared");
-  KVM_RETURN_IF_ERROR(layouts->check_registered(*local_regions()));
+  KVM_RETURN_IF_ERROR(check_notification(options));
+  const std::shared_ptr<const LocalRegions> local = local_regions();
+  KVM_RETURN_IF_ERROR(layouts->check_registered(*local));
   auto state = std::make_shared<session::TransferState>();
   state->peer = layouts->peer();
   KVM_RETURN_IF_ERROR(layouts->append_pieces(local_pages, remote_pages, state->pieces));
-  return launch(std::move(state), opcode, std::move(options));
+  return launch(std::move(state), local->removals(), opcode, std::move(options));
 }
 
 Status EngineFacade::transfer(std::string_view session_id, Opcode opcode,
@@ -350,7 +400,6 @@ void EngineFacade::shutdown(std::chrono::nanoseconds grace) {
     // The loop has ended already.
   }
   down_.store(true);
-  core_ref_.reset();
   stop_();
 }
 

@@ -15,8 +15,8 @@ namespace kvmend::engine {
 /// Runs everything on the core's loop, which somebody else drives (see runtime/). Any thread.
 class EngineFacade final : public Engine {
  public:
-  /// `world` owns the loop and must outlive the core; `stop` ends the loop's thread and waits for
-  /// it; called once, after the core has drained.
+  /// `world` owns the loop and must outlive the core; `stop` ends the loop's thread, waits for it
+  /// and makes the caller's thread the loop's; called after the core has drained, perhaps twice.
   EngineFacade(std::unique_ptr<EngineCore> core, std::shared_ptr<void> world,
                std::move_only_function<void()> stop);
   ~EngineFacade() override;
@@ -64,8 +64,9 @@ class EngineFacade final : public Engine {
 
  private:
   [[nodiscard]] Result<Address> parse_peer(std::string_view session_id) const;
-  TransferHandle launch(std::shared_ptr<session::TransferState> state, Opcode opcode,
-                        TransferOptions options);
+  /// `removals`: of the regions that its local addresses were checked against.
+  TransferHandle launch(std::shared_ptr<session::TransferState> state, std::uint64_t removals,
+                        Opcode opcode, TransferOptions options);
   void forget_local_regions();
   std::shared_ptr<const LocalRegions> local_regions();
 
@@ -81,6 +82,7 @@ class EngineFacade final : public Engine {
   std::atomic<bool> down_{false};
   Mutex mutex_;
   std::shared_ptr<const LocalRegions> local_ KVM_GUARDED_BY(mutex_);  // null: ask the loop
+  std::uint64_t local_changes_ KVM_GUARDED_BY(mutex_) = 0;
   Mutex shutdown_mutex_;
 };
 

@@ -12,13 +12,18 @@ namespace kvmend::engine {
 /// Constant; any thread.
 class LocalRegions {
  public:
-  explicit LocalRegions(const std::vector<memory::Region>& regions) {
+  /// `removals`: RegionTable::removals() at that moment.
+  explicit LocalRegions(const std::vector<memory::Region>& regions, std::uint64_t removals = 0)
+      : removals_(removals) {
     ranges_.reserve(regions.size());
     for (const memory::Region& region : regions)
       ranges_.push_back({reinterpret_cast<std::uintptr_t>(region.base),
                          reinterpret_cast<std::uintptr_t>(region.base) + region.length});
     std::ranges::sort(ranges_, {}, &Range::begin);
   }
+
+  /// While the table's number is the same, what this says of a range still holds.
+  [[nodiscard]] std::uint64_t removals() const { return removals_; }
 
   /// Whether one region contains all of [address, address + length). `hint` makes runs of lookups
   /// in the same region cheap; start it at 0.
@@ -40,6 +45,7 @@ class LocalRegions {
     return address >= range.begin && address <= range.end && length <= range.end - address;
   }
   std::vector<Range> ranges_;
+  std::uint64_t removals_;
 };
 
 }  // namespace kvmend::engine

@@ -49,6 +49,8 @@ std::optional<Status> TransferResult::wait(std::chrono::nanoseconds timeout) con
 }
 
 void LoopTransfer::cancel() {
+  const std::shared_ptr<void> world = world_.lock();
+  if (!world) return;
   loop_->post([core = core_, state = state_] {
     if (const auto alive = core.lock())
       (*alive)->cancel(state, Status(Code::kCancelled, Origin::kCaller, "cancelled by the caller"));

@@ -30,10 +30,12 @@ class TransferResult {
 /// Posts what the user asks for to the loop. The engine may go first.
 class LoopTransfer final : public Transfer {
  public:
+  /// `world` owns the loop.
   LoopTransfer(std::weak_ptr<EngineCore*> core, std::shared_ptr<session::TransferState> state,
-               std::shared_ptr<TransferResult> result, env::EventLoop& loop)
+               std::shared_ptr<TransferResult> result, std::weak_ptr<void> world,
+               env::EventLoop& loop)
       : core_(std::move(core)), state_(std::move(state)), result_(std::move(result)),
-        loop_(&loop), id_(state_->id) {}
+        world_(std::move(world)), loop_(&loop), id_(state_->id) {}
 
   [[nodiscard]] TransferId id() const override { return id_; }
   [[nodiscard]] std::optional<Status> poll() const override { return result_->poll(); }
@@ -46,7 +48,8 @@ class LoopTransfer final : public Transfer {
   std::weak_ptr<EngineCore*> core_;  // empty once the engine has gone
   std::shared_ptr<session::TransferState> state_;
   std::shared_ptr<TransferResult> result_;
-  env::EventLoop* loop_;
+  std::weak_ptr<void> world_;
+  env::EventLoop* loop_;  // good while world_ is
   TransferId id_;
 };
 

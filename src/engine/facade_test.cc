@@ -1,0 +1,319 @@
+// The engine as its users see it: real sockets, real threads.
+#include "engine/facade.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "env/posix/network.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace kvmend::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct World {
+  std::unique_ptr<env::posix::PosixEnv> env = std::move(*env::posix::PosixEnv::create());
+  std::thread thread;
+  void stop() {
+    env->loop().stop();
+    if (thread.joinable()) thread.join();
+    env->loop().bind_to_this_thread();
+  }
+  ~World() { stop(); }
+};
+
+std::unique_ptr<EngineFacade> make_engine(EngineOptions options = {}) {
+  options.spin = 0us;
+  options.shutdown_grace = std::min(options.shutdown_grace, 200ms);
+  auto world = std::make_shared<World>();
+  auto core = std::make_unique<EngineCore>(world->env->env(), options,
+                                           transport::tcp::make_tcp_transport, nullptr);
+  EXPECT_TRUE(core->start().is_ok());
+  world->thread = std::thread([w = world.get()] { w->env->loop().run(); });
+  std::latch running(1);
+  world->env->loop().post([&] { running.count_down(); });
+  running.wait();
+  return std::make_unique<EngineFacade>(std::move(core), world, [w = world.get()] { w->stop(); });
+}
+
+/// Memory that can be made to fault.
+class Pages {
+ public:
+  explicit Pages(std::size_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
+  ~Pages() { ::munmap(data_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  [[nodiscard]] std::byte* at(std::size_t i) const { return data_ + i; }
+  [[nodiscard]] std::uint64_t address(std::size_t i) const {
+    return reinterpret_cast<std::uint64_t>(data_ + i);
+  }
+  void forbid(std::size_t from, std::size_t length) {
+    ASSERT_EQ(::mprotect(data_ + from, length, PROT_NONE), 0);
+  }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+  std::byte* data_;
+};
+
+Status wait(const Result<TransferHandle>& handle) {
+  if (!handle) return handle.error();
+  return (*handle)->wait(60s).value_or(Status(Code::kInternal, Origin::kLocal, "never over"));
+}
+
+constexpr std::size_t kPool = 1U << 20;
+
+class Facade : public testing::Test {
+ protected:
+  Facade() {
+    EXPECT_TRUE(a_->register_memory(from_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    EXPECT_TRUE(b_->register_memory(to_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    id_ = b_->session_id();
+  }
+  Slice slice(std::size_t at, std::size_t bytes) {
+    return {from_.at(at), to_.address(at), bytes};
+  }
+  Result<TransferHandle> submit(const Slice& slice, Opcode opcode = Opcode::kWrite,
+                                TransferOptions options = {}) {
+    return a_->submit(id_, opcode, std::span(&slice, 1), std::move(options));
+  }
+
+  Pages from_{kPool};
+  Pages to_{kPool};
+  std::unique_ptr<EngineFacade> a_ = make_engine();
+  std::unique_ptr<EngineFacade> b_ = make_engine();
+  std::string id_;
+};
+
+TEST_F(Facade, WritesAndReads) {
+  std::memset(from_.at(0), 7, 4096);
+  EXPECT_TRUE(wait(submit(slice(0, 4096))).is_ok());
+  EXPECT_EQ(std::memcmp(from_.at(0), to_.at(0), 4096), 0);
+  std::memset(to_.at(0), 8, 4096);
+  EXPECT_TRUE(wait(submit(slice(0, 4096), Opcode::kRead)).is_ok());
+  EXPECT_EQ(std::memcmp(from_.at(0), to_.at(0), 4096), 0);
+}
+
+// R9
+TEST_F(Facade, InvalidArgumentsNameWhatIsWrong) {
+  const auto text = [](const Result<TransferHandle>& r) {
+    return r ? std::string("accepted") : r.error().to_string();
+  };
+  const Slice good = slice(0, 64);
+  const auto with = [&](Slice s) { return text(submit(s)); };
+  EXPECT_NE(text(a_->submit("nonsense", Opcode::kWrite, std::span(&good, 1), {})).find("nonsense"),
+            std::string::npos);
+  EXPECT_NE(text(a_->submit("127.0.0.1:0", Opcode::kWrite, std::span(&good, 1), {})).find("port 0"),
+            std::string::npos);
+  EXPECT_NE(text(a_->submit(id_, Opcode::kWrite, {}, {})).find("without a slice"), std::string::npos);
+  EXPECT_NE(with({from_.at(0), to_.address(0), 0}).find("slice 0 has length 0"), std::string::npos);
+  EXPECT_NE(with({from_.at(0), to_.address(0), kPool + 1}).find("1048577 bytes"), std::string::npos);
+  EXPECT_NE(with({nullptr, to_.address(0), 1}).find("aren't registered"), std::string::npos);
+  TransferOptions name;
+  name.notify = Notification{std::string(1025, 'x'), ""};
+  EXPECT_NE(text(submit(good, Opcode::kWrite, std::move(name))).find("1025 bytes"), std::string::npos);
+  EXPECT_EQ(a_->notify(id_, {"n", std::string((1U << 20) + 1, 'x')}, 1s).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(wait(submit({from_.at(0), 64, 64})).code(), Code::kNotRegistered);
+  EXPECT_EQ(wait(submit({from_.at(0), ~0ULL - 8, 64})).code(), Code::kNotRegistered);
+  EXPECT_TRUE(a_->notify(id_, {std::string(1024, 'n'), std::string(1U << 20, 'x')}, 5s).is_ok());
+  EXPECT_TRUE(wait(submit(good)).is_ok());
+  ASSERT_EQ(a_->sessions().size(), 1U);
+  EXPECT_EQ(a_->sessions()[0].state, "healthy");
+}
+
+// The kernel doesn't say which of the frames it was given has the memory that faults.
+TEST_F(Facade, InaccessibleMemoryFailsItsOwnTransferOnly) {
+  from_.forbid(8192, 4096);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Result<TransferHandle>> good;
+    std::vector<Result<TransferHandle>> bad;
+    for (std::size_t i = 0; i < 8; ++i) {
+      good.push_back(submit(slice(i * 100, 100)));
+      if (i % 4 == 1) bad.push_back(submit(slice(8192 - 50, 100)));
+      good.push_back(submit(slice(16384 + i * 100, 100), Opcode::kRead));
+    }
+    for (const auto& handle : good) EXPECT_TRUE(wait(handle).is_ok()) << wait(handle).to_string();
+    for (const auto& handle : bad) EXPECT_EQ(wait(handle).code(), Code::kNotRegistered);
+  }
+  EXPECT_EQ(a_->sessions()[0].retries, 0U);
+}
+
+TEST_F(Facade, ThreadsSubmitCancelAndPollWhileThePeerDies) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> over{0};
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::size_t i = t;
+      while (!stop.load()) {
+        TransferOptions options;
+        options.deadline = 500ms;
+        options.checksum = i % 2 == 0;
+        options.urgent = i % 3 == 0;
+        options.on_done = [&over](const Status&) { over.fetch_add(1); };
+        const auto handle = submit(slice(t * 65536, 1 + i * 7919 % 65536),
+                                   i % 5 == 0 ? Opcode::kRead : Opcode::kWrite, std::move(options));
+        if (!handle) continue;
+        if (i % 3 == 0) (*handle)->cancel();
+        if (i % 7 == 0) static_cast<void>(a_->sessions());
+        if (i % 11 == 0) static_cast<void>(a_->stats());
+        const auto status = (*handle)->wait(30s);
+        EXPECT_TRUE(status.has_value());
+        if (i % 3 == 0) (*handle)->cancel();
+        ++i;
+      }
+    });
+  }
+  const auto until = [&](int count) {
+    while (over.load() < count) std::this_thread::yield();
+  };
+  until(200);
+  b_.reset();
+  until(over.load() + 8);
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  a_->shutdown(0ms);
+}
+
+TEST_F(Facade, AHandleOutlivesItsEngine) {
+  std::vector<TransferHandle> handles;
+  b_.reset();  // nobody answers
+  for (std::size_t i = 0; i < 50; ++i) handles.push_back(*submit(slice(0, kPool)));
+  std::thread other([&] {
+    for (const TransferHandle& handle : handles) handle->cancel();
+  });
+  a_.reset();
+  other.join();
+  for (const TransferHandle& handle : handles) {
+    ASSERT_TRUE(handle->poll().has_value());
+    EXPECT_FALSE(handle->poll()->is_ok());
+    handle->cancel();
+  }
+}
+
+TEST_F(Facade, AnEngineShutDownByOneThreadIsDestroyedByAnother) {
+  EXPECT_TRUE(wait(submit(slice(0, 64))).is_ok());
+  EXPECT_TRUE(b_->probe(a_->session_id(), 5s).is_ok());
+  std::thread([&] { a_->shutdown(10ms); }).join();
+  a_.reset();
+  std::thread([&] { b_.reset(); }).join();
+}
+
+TEST_F(Facade, AfterShutdownEveryCallReturnsAtOnce) {
+  EXPECT_TRUE(wait(submit(slice(0, 64))).is_ok());
+  a_->shutdown(10ms);
+  a_->shutdown(10ms);
+  EXPECT_EQ(wait(submit(slice(0, 64))).code(), Code::kShuttingDown);
+  EXPECT_EQ(a_->open_session(id_, 60s).error().code(), Code::kShuttingDown);
+  EXPECT_EQ(a_->probe(id_, 60s).code(), Code::kShuttingDown);
+  EXPECT_EQ(a_->peer_regions(id_, 60s).error().code(), Code::kShuttingDown);
+  EXPECT_EQ(a_->notify(id_, {"n", ""}, 60s).code(), Code::kShuttingDown);
+  EXPECT_EQ(a_->unregister_memory(from_.at(0)).code(), Code::kShuttingDown);
+  EXPECT_TRUE(a_->sessions().empty());
+}
+
+TEST_F(Facade, ShutdownWhileOthersWait) {
+  const std::string gone = b_->session_id();
+  b_.reset();
+  std::thread opens([&] { EXPECT_FALSE(a_->open_session(gone, 60s).has_value()); });
+  std::thread probes([&] { EXPECT_FALSE(a_->probe(gone, 60s).is_ok()); });
+  std::thread submits([&] {
+    while (wait(submit(slice(0, 64))).code() != Code::kShuttingDown) {
+    }
+  });
+  std::thread registers([&] {
+    Pages pages(4096);
+    while (a_->register_memory(pages.at(0), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok())
+      static_cast<void>(a_->unregister_memory(pages.at(0)));
+  });
+  while (a_->sessions().empty()) std::this_thread::yield();
+  a_->shutdown(20ms);
+  for (std::thread* thread : {&opens, &probes, &submits, &registers}) thread->join();
+}
+
+TEST_F(Facade, MemoryIsFreeWhenUnregisterReturns) {
+  for (int round = 0; round < 20; ++round) {
+    Pages own(256U << 10);
+    ASSERT_TRUE(a_->register_memory(own.at(0), own.size(), MemoryKind::kHost, Access::kReadWrite).is_ok());
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        while (!stop.load()) {
+          const Slice part{own.at(0), to_.address(0), own.size()};
+          const Status status = wait(a_->submit(id_, t == 0 ? Opcode::kRead : Opcode::kWrite,
+                                                std::span(&part, 1), {}));
+          EXPECT_TRUE(status.is_ok() || status.code() == Code::kNotRegistered) << status.to_string();
+        }
+      });
+    }
+    while (a_->stats().transfers_ok < static_cast<std::uint64_t>(round + 1) * 5) std::this_thread::yield();
+    ASSERT_TRUE(a_->unregister_memory(own.at(0)).is_ok());
+    own.forbid(0, own.size());  // who touches it now ends the process, or fails by EFAULT
+    const std::uint64_t retries = a_->stats().retries;
+    stop.store(true);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(a_->stats().retries, retries);
+  }
+}
+
+TEST_F(Facade, OnDoneMaySubmit) {
+  std::atomic<int> left{500};
+  std::promise<void> over;
+  std::function<void(const Status&)> next = [&](const Status& status) {
+    EXPECT_TRUE(status.is_ok()) << status.to_string();
+    if (left.fetch_sub(1) == 1) {
+      over.set_value();
+      return;
+    }
+    TransferOptions options;
+    options.on_done = next;
+    EXPECT_TRUE(submit(slice(0, 4096), Opcode::kWrite, std::move(options)).has_value());
+  };
+  TransferOptions options;
+  options.on_done = next;
+  ASSERT_TRUE(submit(slice(0, 4096), Opcode::kWrite, std::move(options)).has_value());
+  over.get_future().get();
+}
+
+TEST_F(Facade, PeerRegionsAreThereWhenTheCallReturns) {
+  const auto regions = a_->peer_regions(id_, 5s);
+  ASSERT_TRUE(regions.has_value());
+  ASSERT_EQ(regions->size(), 1U);
+  EXPECT_EQ((*regions)[0].first, to_.address(0));
+}
+
+// R7
+TEST(FacadeTest, EnginesLeaveNoDescriptorsBehind) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator{});
+  };
+  const auto before = descriptors();
+  for (int i = 0; i < 20; ++i) {
+    Pages pages(8192);
+    const auto a = make_engine();
+    const auto b = make_engine();
+    ASSERT_TRUE(a->register_memory(pages.at(0), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    ASSERT_TRUE(b->register_memory(pages.at(4096), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    const Slice slice{pages.at(0), pages.address(4096), 4096};
+    ASSERT_TRUE(a->transfer(b->session_id(), Opcode::kWrite, std::span(&slice, 1), {}).is_ok());
+  }
+  EXPECT_EQ(descriptors(), before);
+}
+
+}  // namespace
+}  // namespace kvmend::engine
