@@ -5,6 +5,7 @@ and `KVReceiver` move the pages of one request, room by room, over it; `Bootstra
 decode finds prefill. Importing has no effect on the process: threads start with an engine.
 """
 
+from .bootstrap import BootstrapClient, BootstrapServer
 from .engine import EngineOptions, Notification, TransferEngine, default_options
 from .errors import (
     AbortedError,
@@ -51,6 +52,8 @@ __all__ = [
     "Access",
     "AlreadyExistsError",
     "AuthFailedError",
+    "BootstrapClient",
+    "BootstrapServer",
     "CancelledError",
     "ChecksumMismatchError",
     "Code",

@@ -39,6 +39,8 @@ class EngineOptions(TypedDict, total=False):
     window_chunks: int
     spin: float
     shutdown_grace: float
+    admin_listen: str
+    local: str
     data_lanes: int
     congestion: str
     send_buffer_bytes: int
@@ -113,6 +115,11 @@ class TransferEngine:
     def incarnation(self) -> int:
         """The random 64-bit id of this start; another process at the address has another one."""
         return self._engine.incarnation
+
+    @property
+    def admin_url(self) -> str:
+        """Where /metrics, /healthz, /sessions and the page are; "" without `admin_listen`."""
+        return self._engine.admin_url
 
     # ------------------------------------------------------------------------------------ memory
 

@@ -165,6 +165,7 @@ void bind_engine(nb::module_& module) {
            "options"_a)
       .def_prop_ro("session_id", [](const EngineHolder& h) { return h.get().session_id(); })
       .def_prop_ro("incarnation", [](const EngineHolder& h) { return h.get().incarnation().value; })
+      .def_prop_ro("admin_url", [](const EngineHolder& h) { return h.get().admin_url(); })
       .def_prop_ro("in_child", &EngineHolder::in_child)
       .def("register_memory",
            [](const EngineHolder& h, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& in,

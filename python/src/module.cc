@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "bootstrap.h"
 #include "engine.h"
 #include "errors.h"
 #include "gil.h"
@@ -15,9 +16,8 @@ NB_MODULE(_kvmend, module) {
   using namespace kvmend;
   python::install_translator();
   python::bind_engine(module);
-#ifdef KVMEND_PYTHON_KV
   python::bind_kv(module);
-#endif
+  python::bind_bootstrap(module);
   module.def(
       "xxh3_64",
       [](const nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& bytes) {

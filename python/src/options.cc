@@ -47,10 +47,20 @@ void set(std::string_view name, nb::handle value, std::chrono::duration<Rep, Per
   field = std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
 }
 
+std::string text_of(nb::handle value) {
+  return nb::isinstance<nb::str>(value) ? nb::cast<std::string>(value) : "";
+}
+
 void set(std::string_view name, nb::handle value, FailedSessionPolicy& field) {
-  const std::string text = nb::isinstance<nb::str>(value) ? nb::cast<std::string>(value) : "";
+  const std::string text = text_of(value);
   if (text != "park" && text != "fail_fast") refuse(name, value, "'park' or 'fail_fast'");
   field = text == "park" ? FailedSessionPolicy::kPark : FailedSessionPolicy::kFailFast;
+}
+
+void set(std::string_view name, nb::handle value, LocalMode& field) {
+  const std::string text = text_of(value);
+  if (text != "auto" && text != "off") refuse(name, value, "'auto' or 'off'");
+  field = text == "auto" ? LocalMode::kAuto : LocalMode::kOff;
 }
 
 template <class T>
@@ -60,6 +70,9 @@ nb::object get(const T& field) {
 template <class Rep, class Period>
 nb::object get(const std::chrono::duration<Rep, Period>& field) {
   return nb::cast(std::chrono::duration<double>(field).count());
+}
+nb::object get(const LocalMode& field) {
+  return nb::cast(field == LocalMode::kAuto ? "auto" : "off");
 }
 nb::object get(const FailedSessionPolicy& field) {
   return nb::cast(field == FailedSessionPolicy::kPark ? "park" : "fail_fast");
@@ -78,6 +91,8 @@ void each_option(EngineOptions& o, See&& see) {
   see("window_chunks", o.window_chunks);
   see("spin", o.spin);
   see("shutdown_grace", o.shutdown_grace);
+  see("admin_listen", o.admin_listen);
+  see("local", o.local);
   see("data_lanes", o.tcp.data_lanes);
   see("congestion", o.tcp.congestion);
   see("send_buffer_bytes", o.tcp.send_buffer_bytes);

@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     log = SessionLog()
     timeline = make_timeline(log)
     failure = ""
+    scenario = None
     try:
         plan = synthetic_plan(args.quick) if args.synthetic else model_plan(timeline, args.quick)
         scenario = Scenario(plan, timeline, log)
@@ -46,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
         print("interrupted; every process has been ended", file=sys.stderr)
         return 130
     timeline.close()
+    if scenario is None:
+        print(f"demo: {failure}", file=sys.stderr)
+        return 1
     mode = ("synthetic" if args.synthetic else "model") + (", quick" if args.quick else "")
     report = numbers(
         mode,

@@ -36,6 +36,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                # Threads of BLAS wait by spinning; and the bits of a result depend on their number.
+                env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
             )
         assert self.popen.stdin and self.popen.stdout
         self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
@@ -124,6 +126,13 @@ class Cluster:
                 self._on_event({"event": "exited", "who": process.name, "t": time.monotonic()})
             for event in events or []:
                 self._on_event(event)
+
+    def stop(self, name: str, grace: float) -> None:
+        """Asks one process to stop; kills it after `grace` seconds."""
+        process = self.processes.pop(name)
+        process.command("stop")
+        self._selector.unregister(process.stdout)
+        process.end(grace)
 
     def stop_all(self, grace: float) -> dict[str, int]:
         """Asks every process to stop, waits up to `grace` seconds, kills the rest; exit statuses."""

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-from kvmend import KVManager, KVPoll, KVReceiver
-from kvmend.bootstrap import find_prefill
+from kvmend import BootstrapClient, KVManager, KVPoll, KVReceiver
 
 from .channel import Channel
 from .rooms import AuxRows, tell_end
@@ -28,7 +27,7 @@ class DecodeRank:
         self._manager = manager
         self._channel = channel
         self._aux_rows = AuxRows()
-        self._prefill = find_prefill(registry)
+        self._prefill = BootstrapClient(registry).find().session_id
         self._arrived: queue.SimpleQueue[_Running | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from . import model, synthetic
+from . import synthetic
+from .cluster import Cluster, DemoError, Event
+from .model import NoModel
 from .router import Request
 from .scenario import Plan
+from .workload import Spec
 
 if TYPE_CHECKING:
     from .timeline import Timeline
@@ -22,7 +25,7 @@ def synthetic_plan(quick: bool) -> Plan:
         return f"prefill has {request.computed}, decode {request.answered}"
 
     return Plan(
-        workload={"kind": "synthetic", "pool_pages": 64 if quick else 192},
+        workload={"kind": "synthetic", "pool_pages": 80 if quick else 224},
         specs=synthetic.specs(quick),
         check_answer=check,
         answers_equal="have the same checksums on both sides",
@@ -32,17 +35,34 @@ def synthetic_plan(quick: bool) -> Plan:
 
 
 def model_plan(timeline: Timeline, quick: bool) -> Plan:
-    """The real model; first, what one process alone answers to each prompt."""
-    specs = model.specs()
-    if quick:
-        specs = specs[:6]
+    """The real model; first, another process tells what it alone answers to each prompt."""
+    specs: list[Spec] = []
+    expected: dict[str, list[int]] = {}
+    ended: list[Event] = []
     started = time.monotonic()
-    timeline.say(f"what one process alone answers to {len(specs)} prompts:")
-    expected = {}
-    for spec in specs:
-        expected[spec.name] = model.reference(spec)
-        timeline.say(f"  {spec.name}: {spec.tokens} tokens -> {len(expected[spec.name])} tokens")
-    timeline.say(f"that took {time.monotonic() - started:.1f} s")
+
+    def on_event(event: Event) -> None:
+        if event["event"] == "expected":
+            spec = Spec(**event["spec"])
+            specs.append(spec)
+            expected[spec.name] = event["tokens"]
+            timeline.say(f"  {spec.name}: {spec.tokens} tokens, answered with "
+                         f"{len(event['tokens'])}")  # fmt: skip
+        elif event["event"] == "no_model":
+            raise NoModel(event["detail"])
+        elif event["event"] in ("ready", "exited"):
+            ended.append(event)
+
+    timeline.say("what one process alone answers (loading the model first):")
+    with Cluster(on_event) as cluster:
+        cluster.start("reference", {"role": "reference", "prompts": 6 if quick else 99})
+        while not ended:
+            cluster.pump(0.1)
+            timeline.refresh()
+        if ended[0]["event"] == "exited":
+            raise DemoError(f"the reference process has ended\n{cluster.log_tails()}")
+        cluster.stop("reference", grace=5.0)
+    timeline.say(f"{len(specs)} answers in {time.monotonic() - started:.1f} s")
 
     def check(request: Request) -> str:
         tokens = (request.answered or {}).get("tokens")

@@ -43,12 +43,12 @@ class Pool:
             raise ValueError(f"{count} pages wanted, the pool has {self.pages}")
         with self._changed:
             self._changed.wait_for(lambda: len(self._free) >= count)
-            taken, self._free = self._free[:count], self._free[count:]
+            taken = [self._free.pop() for _ in range(count)]
             self._ever_used.update(taken)
             return taken
 
     def free(self, pages: list[int]) -> None:
-        """Gives pages back, to be used last: page numbers of a busy pool get scattered."""
+        """Gives pages back. They are taken again first: so some pages are never used at all."""
         with self._changed:
             self._free.extend(pages)
             self._changed.notify_all()

@@ -7,13 +7,14 @@ import threading
 import time
 from typing import Any
 
-from kvmend import KVManager, KvmendError, KVPoll, KVSender
-from kvmend.bootstrap import register_prefill
+from kvmend import BootstrapClient, KVManager, KvmendError, KVPoll, KVSender
 from kvmend.testing.connections import reset_connections
 
 from .channel import Channel
 from .rooms import AuxRows, tell_end
 from .workload import Spec, Workload
+
+WITHDRAWN = "the router withdrew the request: decode died before it announced the room"
 
 
 class PrefillRank:
@@ -26,8 +27,11 @@ class PrefillRank:
         self._manager = manager
         self._channel = channel
         self._aux_rows = AuxRows()
+        self._lock = threading.Lock()
+        self._senders: dict[int, KVSender] = {}
+        self._withdrawn: set[int] = set()  # before their turn came
         self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        register_prefill(registry, manager)
+        BootstrapClient(registry).register(manager)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -35,8 +39,19 @@ class PrefillRank:
         """A command of the orchestrator."""
         if command["cmd"] == "request":
             self._requests.put(command)
+        elif command["cmd"] == "withdraw":
+            self._withdraw(set(command["rooms"]))
         elif command["cmd"] == "reset_connections":
             self._channel.emit("was_reset", count=reset_connections(command["port"]))
+
+    def _withdraw(self, rooms: set[int]) -> None:
+        """The router takes requests back which decode hasn't announced: nothing of them moved."""
+        with self._lock:
+            self._withdrawn |= rooms - set(self._senders)
+            announced = [s for room, s in self._senders.items() if room in rooms]
+        for sender in announced:
+            if sender.poll() == KVPoll.BOOTSTRAPPING:
+                sender.abort(WITHDRAWN)
 
     def stop(self) -> None:
         """Finishes what was asked for."""
@@ -51,6 +66,9 @@ class PrefillRank:
         pages = self._workload.pool.alloc(self._workload.prompt_pages(spec))
         aux_row = self._aux_rows.take()
         sender = KVSender(self._manager, room, decode_session)
+        with self._lock:
+            self._senders[room] = sender
+            withdrawn = room in self._withdrawn
         times = SendTimes(time.monotonic())
 
         def send(chunk: list[int]) -> None:
@@ -65,6 +83,8 @@ class PrefillRank:
         try:
             sender.init(len(pages), aux_row)
             watch.start()
+            if withdrawn:
+                sender.abort(WITHDRAWN)
             facts = self._workload.prefill(spec, pages, aux_row, send)
             self._channel.emit("prefilled", room=room, facts=facts)
         except KvmendError:
@@ -76,6 +96,8 @@ class PrefillRank:
         sender.wait()
         tell_end(self._channel, "prefill", sender, tail_seconds=times.tail(sender))
         sender.clear()
+        with self._lock:
+            del self._senders[sender.room]
         release()  # nothing reads the pages any more
 
 

@@ -100,10 +100,15 @@ class Router:
         self._again.extend(r.spec for r in requests)
 
     def decode_died(self) -> None:
-        """What had arrived there, and had no answer yet, is lost with the process."""
+        """What had arrived there, and had no answer yet, is lost with the process.
+
+        What it may not even have announced is taken back: nobody would ever claim it.
+        """
         for request in self.in_flight:
             if request.state == "arrived":
                 self._end(request, "lost", "decode_killed", "its answer died with the process")
+        rooms = [r.room for r in self.in_flight]
+        self._cluster.processes["prefill"].command("withdraw", rooms=rooms)
 
     def _send(self, spec: Spec) -> None:
         room = next(self._rooms)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cluster import Cluster, DemoError, Event
+from .prefill import WITHDRAWN
 from .report import Check
 from .router import Request, Router
 from .sessions_log import Fault, SessionLog
@@ -49,6 +50,7 @@ class Scenario:
         self.router = Router(
             self.cluster, self.plan.specs, self.plan.concurrency, self._on_request_end
         )
+        self._stopping = False
         self._last: dict[tuple[str, str], Event] = {}  # (who, event) -> the latest
 
     def run(self) -> None:
@@ -120,6 +122,7 @@ class Scenario:
         fault.ended = self._last["decode", "listening"]["t"]
         self.timeline.say("the new decode process has registered")
         self._until(lambda: all(v.is_over for v in victims), "the end of the requests in flight")
+        victims = [v for v in victims if WITHDRAWN not in v.detail]  # decode hadn't announced them
         restarted = [v for v in victims if v.reason == "peer_restarted"]
         self._check(
             "requests in flight at the kill",
@@ -158,6 +161,7 @@ class Scenario:
         )
 
     def _stop(self) -> None:
+        self._stopping = True
         statuses = self.cluster.stop_all(grace=15.0)
         bad = {name: status for name, status in statuses.items() if status}
         self._check(
@@ -232,9 +236,8 @@ class Scenario:
 
     def _on_event(self, event: Event) -> None:
         self._last[event["who"], event["event"]] = event
-        if event["event"] == "exited" and event["who"] in self.cluster.processes:
-            if ("decode", "stopped") not in self._last and event["who"] != "registry":
-                raise DemoError(f"{event['who']} has ended unexpectedly")
+        if event["event"] == "exited" and not self._stopping:
+            raise DemoError(f"the process '{event['who']}' has ended unexpectedly")
         if event["event"] == "sample":
             self.retries[event["who"]] = event["retries"]
         change = self.log.on_event(event)

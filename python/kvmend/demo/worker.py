@@ -1,6 +1,6 @@
 """One process of the demo: `python -m kvmend.demo.worker CONFIG`, started by cluster.py.
 
-CONFIG is JSON: {"role": "registry" | "prefill" | "decode", "parent": pid, ...}.
+CONFIG is JSON: {"role": "registry" | "prefill" | "decode" | "reference", "parent": pid, ...}.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def main() -> int:
     channel = Channel()
     if config["role"] == "registry":
         run_registry(channel)
+    elif config["role"] == "reference":
+        run_reference(config["prompts"], channel)
     else:
         run_rank(config, channel)
     return 0
@@ -38,6 +40,20 @@ def run_registry(channel: Channel) -> None:
         channel.emit("ready", address=server.address)
         for _ in channel.commands():
             pass
+
+
+def run_reference(prompts: int, channel: Channel) -> None:
+    """What one process alone answers to each prompt, without kvmend."""
+    from .model import NoModel, reference, specs
+
+    try:
+        for spec in specs()[:prompts]:
+            channel.emit("expected", spec=spec.to_json(), tokens=reference(spec))
+    except NoModel as error:
+        channel.emit("no_model", detail=str(error))
+    channel.emit("ready")
+    for _ in channel.commands():
+        pass
 
 
 def run_rank(config: dict[str, Any], channel: Channel) -> None:
