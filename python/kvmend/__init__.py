@@ -45,7 +45,7 @@ from .kv import (
     KVReceiver,
     KVSender,
 )
-from .memory import Access
+from .memory import Access, MemoryPool
 
 __all__ = [
     "AbortedError",
@@ -73,6 +73,7 @@ __all__ = [
     "KVReceiver",
     "KVSender",
     "KvmendError",
+    "MemoryPool",
     "NotFoundError",
     "NotRegisteredError",
     "Notification",

@@ -8,9 +8,10 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ._kvmend import MemoryPool
 from .errors import InvalidArgumentError
 
-__all__ = ["Access", "Memory", "address_of", "as_bytes"]
+__all__ = ["Access", "Memory", "MemoryPool", "address_of", "as_bytes"]
 
 
 class Access(enum.IntFlag):
@@ -31,8 +32,8 @@ class HasDataPtr(Protocol):
     def nbytes(self) -> int: ...
 
 
-#: A C-contiguous NumPy array, a torch CPU tensor, anything with the buffer protocol (bytearray,
-#: memoryview, mmap), or (address, bytes) of memory that the caller keeps alive.
+#: A C-contiguous NumPy array, a MemoryPool, a torch CPU tensor, anything with the buffer protocol
+#: (bytearray, memoryview, mmap), or (address, bytes) of memory that the caller keeps alive.
 Memory: TypeAlias = Any
 
 
@@ -65,6 +66,8 @@ def address_of(memory: Memory) -> tuple[int, int, object, bool]:
         if not (0 <= address < 2**64 and 0 <= length < 2**64):
             raise InvalidArgumentError(f"{memory!r}: address and bytes must be from 0 to 2**64 - 1")
         return address, length, None, False
+    if isinstance(memory, MemoryPool):
+        memory = memory.array
     if isinstance(memory, HasDataPtr) and not isinstance(memory, np.ndarray):
         contiguous = getattr(memory, "is_contiguous", None)
         if contiguous is not None and not contiguous():

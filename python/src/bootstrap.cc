@@ -113,12 +113,12 @@ std::tuple<std::string, std::uint64_t> find_rank(BootstrapClient& self, std::int
   return {answer.rank.session_id, answer.rank.incarnation.value};
 }
 
-nb::dict topology(BootstrapClient& self, double timeout) {
+nb::typed<nb::dict, nb::str, nb::object> topology(BootstrapClient& self, double timeout) {
   const auto answer = self.call(timeout, [](const bootstrap::Client& client, Time deadline) {
     return client.topology(deadline);
   });
   const bootstrap::Topology& t = answer.topology;
-  nb::dict found;
+  nb::typed<nb::dict, nb::str, nb::object> found;
   found["tp_size"] = t.attn_tp_size;
   found["cp_size"] = t.attn_cp_size;
   found["dp_size"] = t.dp_size;
@@ -131,9 +131,9 @@ nb::dict topology(BootstrapClient& self, double timeout) {
   return found;
 }
 
-nb::dict stats(const BootstrapServer& self) {
+nb::typed<nb::dict, nb::str, int> stats(const BootstrapServer& self) {
   const bootstrap::ServerStats s = unlocked([&] { return self.get().stats(); });
-  nb::dict found;
+  nb::typed<nb::dict, nb::str, int> found;
   found["registrations"] = s.registry.registrations;
   found["replaced"] = s.registry.replaced;
   found["started_over"] = s.registry.started_over;

@@ -157,7 +157,7 @@ void bind_engine(nb::module_& module) {
 
   nb::class_<EngineHolder>(module, "Engine", "kvmend.TransferEngine's inside; no public API.")
       .def("__init__",
-           [](EngineHolder* self, const nb::dict& options) {
+           [](EngineHolder* self, const OptionDict& options) {
              EngineOptions parsed = options_from(options);
              auto engine = unlocked([&] { return unwrap(Engine::create(std::move(parsed))); });
              new (self) EngineHolder(std::move(engine));
@@ -223,6 +223,20 @@ void bind_engine(nb::module_& module) {
              Engine& engine = h.get();
              return unlocked([&] { return engine.sessions(); });
            })
+      .def("sessions_as_of",
+           [](const EngineHolder& h) {
+             Engine& engine = h.get();
+             double as_of = 0;
+             auto sessions = unlocked([&] {
+               auto taken = engine.sessions();
+               as_of = std::chrono::duration<double>(
+                           std::chrono::steady_clock::now().time_since_epoch())
+                           .count();
+               return taken;
+             });
+             return std::pair(as_of, std::move(sessions));
+           },
+           "The moment (time.monotonic()) that `seconds_ago` counts from, and sessions().")
       .def("stats",
            [](const EngineHolder& h) {
              Engine& engine = h.get();

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "kv.h"
+#include "pool.h"
 #include "wire/checksum.h"
 
 namespace nb = nanobind;
@@ -18,6 +19,7 @@ NB_MODULE(_kvmend, module) {
   python::bind_engine(module);
   python::bind_kv(module);
   python::bind_bootstrap(module);
+  python::bind_pool(module);
   module.def(
       "xxh3_64",
       [](const nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& bytes) {

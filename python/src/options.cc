@@ -119,7 +119,7 @@ void each_option(EngineOptions& o, See&& see) {
 
 }  // namespace
 
-EngineOptions options_from(const nb::dict& given) {
+EngineOptions options_from(const OptionDict& given) {
   EngineOptions options;
   std::size_t known = 0;
   each_option(options, [&](const char* name, auto& field) {
@@ -128,7 +128,7 @@ EngineOptions options_from(const nb::dict& given) {
     ++known;
   });
   if (known == given.size()) return options;
-  const nb::dict defaults = default_options();
+  const OptionDict defaults = default_options();
   for (auto [name, value] : given) {
     if (!defaults.contains(name))
       throw StatusError({Code::kInvalidArgument, Origin::kCaller,
@@ -138,8 +138,8 @@ EngineOptions options_from(const nb::dict& given) {
   return options;
 }
 
-nb::dict default_options() {
-  nb::dict defaults;
+OptionDict default_options() {
+  OptionDict defaults;
   EngineOptions options;
   each_option(options, [&](const char* name, auto& field) { defaults[name] = get(field); });
   return defaults;

@@ -7,12 +7,14 @@
 
 namespace kvmend::python {
 
+using OptionDict = nanobind::typed<nanobind::dict, nanobind::str, nanobind::object>;
+
 /// Every key must be one of `option_names`; times are seconds (int or float). Throws StatusError
 /// (kInvalidArgument) that names the option, for an unknown one, a wrong type or a number that the
 /// field can't hold. Ranges are checked by Engine::create.
-EngineOptions options_from(const nanobind::dict& given);
+EngineOptions options_from(const OptionDict& given);
 
 /// Name -> default, times in seconds: what the keyword arguments may be.
-nanobind::dict default_options();
+OptionDict default_options();
 
 }  // namespace kvmend::python

@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     scenario = None
     try:
         plan = synthetic_plan(args.quick) if args.synthetic else model_plan(timeline, args.quick)
+        plan.local = "off" if args.tcp else "auto"
         scenario = Scenario(plan, timeline, log)
         timeline.show(scenario.router)
         scenario.run()
@@ -51,14 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"demo: {failure}", file=sys.stderr)
         return 1
     mode = ("synthetic" if args.synthetic else "model") + (", quick" if args.quick else "")
-    report = numbers(
-        mode,
-        scenario.router,
-        log,
-        scenario.checks,
-        sum(scenario.retries.values()),
-        time.monotonic() - started,
-    )
+    report = numbers(mode, scenario, time.monotonic() - started)
     report["ok"] = report["ok"] and not failure
     report["error"] = failure
     print_tables(Console(), report)
@@ -83,6 +77,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--synthetic", action="store_true", help="made-up pages of Llama-3-8B's size, no model")
     add("--quick", action="store_true", help="less of everything")
+    add("--tcp", action="store_true", help="don't copy straight from memory to memory on one host")
     add("--json", metavar="FILE", help="also write the table as JSON")
     return parser.parse_args(argv)
 

@@ -25,7 +25,7 @@ def synthetic_plan(quick: bool) -> Plan:
         return f"prefill has {request.computed}, decode {request.answered}"
 
     return Plan(
-        workload={"kind": "synthetic", "pool_pages": 80 if quick else 224},
+        workload={"kind": "synthetic", "pool_pages": 80 if quick else 160},
         specs=synthetic.specs(quick),
         check_answer=check,
         answers_equal="have the same checksums on both sides",

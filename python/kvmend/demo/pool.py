@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 
 import numpy as np
 import numpy.typing as npt
+
+from kvmend import MemoryPool
 
 #: What a page holds that nobody has written: eight bytes, repeated.
 CANARY = np.uint64(0xC0FFEE_DEAD_BEEF_77)
@@ -22,11 +23,10 @@ class Pool:
     def __init__(self, buffers: int, pages: int, item_len: int) -> None:
         self.pages = pages
         self.item_len = item_len
-        memory = mmap.mmap(-1, buffers * pages * item_len)
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        size = buffers * pages * item_len
         #: (buffers, pages, item_len), uint8
-        self.array: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8).reshape(
-            buffers, pages, item_len
+        self.array: npt.NDArray[np.uint8] = (
+            MemoryPool(size).array[:size].reshape(buffers, pages, item_len)
         )
         self._free = list(range(pages))
         self._ever_used: set[int] = set()

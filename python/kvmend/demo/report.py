@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from .router import Request, Router
-from .sessions_log import SessionLog
+from .router import Request
+
+if TYPE_CHECKING:
+    from .scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,9 @@ class Check:
     detail: str
 
 
-def numbers(
-    mode: str, router: Router, log: SessionLog, checks: list[Check], retries: int, seconds: float
-) -> dict[str, Any]:
+def numbers(mode: str, scenario: Scenario, seconds: float) -> dict[str, Any]:
     """What `--json` writes."""
+    router, log, checks = scenario.router, scenario.log, scenario.checks
     calm = [r for r in router.done if r.phases == ["calm"]]
     return {
         "mode": mode,
@@ -34,6 +35,7 @@ def numbers(
             "total": len(router.requests),
             "done": len(router.done),
             "failed": len(router.failed),
+            "withdrawn": len(router.withdrawn),
             "in_flight": len(router.in_flight),
         },
         "failures": router.failures_by_reason(),
@@ -42,11 +44,13 @@ def numbers(
         "tail_ms": _percentiles([r.tail_seconds for r in calm]),
         "tail_ms_with_faults": _percentiles([r.tail_seconds for r in router.done]),
         "transfer_ms": _percentiles([r.transfer_seconds for r in calm]),
-        "retries": retries,
+        "retries": sum(scenario.retries.values()),
+        "transports": sorted(scenario.transports),
         "faults": [
             {
                 "kind": f.kind,
                 "detect_s": _rounded(f.detect_seconds),
+                "usable_s": _rounded(f.usable_seconds),
                 "recover_s": _rounded(f.recover_seconds),
             }
             for f in log.faults
@@ -65,8 +69,11 @@ def print_tables(console: Console, report: dict[str, Any]) -> None:
     table.add_row("  answered", f"{requests['done']}")
     for reason, count in report["failures"].items():
         table.add_row(f"  failed: {reason}", f"{count}")
+    if requests["withdrawn"]:
+        table.add_row("  withdrawn before they began", f"{requests['withdrawn']}")
     table.add_row("bytes moved", f"{report['bytes'] / 1e9:.3f} GB")
-    table.add_row("GB/s, calm", f"{report['gb_per_s']:.2f}")
+    computing = ", while prefill computes" if report["mode"].startswith("model") else ""
+    table.add_row(f"GB/s, calm{computing}", f"{report['gb_per_s']:.2f}")
     for key, name in (
         ("transfer_ms", "transfer, calm"),
         ("tail_ms", "last send to success, calm"),
@@ -74,9 +81,11 @@ def print_tables(console: Console, report: dict[str, Any]) -> None:
     ):
         p = report[key]
         table.add_row(f"{name}: p50 / p99", f"{p['p50']:.1f} / {p['p99']:.1f} ms")
+    table.add_row("transport", ", ".join(report["transports"]))
     table.add_row("retries (frames sent again)", f"{report['retries']}")
     for fault in report["faults"]:
         table.add_row(f"{fault['kind']}: time to detect", _seconds(fault["detect_s"]))
+        table.add_row(f"{fault['kind']}: until requests flow again", _seconds(fault["usable_s"]))
         table.add_row(f"{fault['kind']}: time to recover", _seconds(fault["recover_s"]))
     console.print(table)
     for check in report["checks"]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cluster import Cluster, Event
+from .prefill import WITHDRAWN
 from .workload import Spec
 
 
@@ -20,7 +21,7 @@ class Request:
     room: int
     spec: Spec
     submitted: float
-    state: str = "waiting"  # -> transferring -> arrived -> done; or failed, lost
+    state: str = "waiting"  # -> transferring -> arrived -> done; or failed, withdrawn
     ended: float = 0.0
     reason: str = ""
     detail: str = ""
@@ -36,7 +37,7 @@ class Request:
 
     @property
     def is_over(self) -> bool:
-        return self.state in ("done", "failed", "lost")
+        return self.state in ("done", "failed", "withdrawn")
 
 
 class Router:
@@ -72,7 +73,11 @@ class Router:
 
     @property
     def failed(self) -> list[Request]:
-        return [r for r in self.requests.values() if r.state in ("failed", "lost")]
+        return [r for r in self.requests.values() if r.state == "failed"]
+
+    @property
+    def withdrawn(self) -> list[Request]:
+        return [r for r in self.requests.values() if r.state == "withdrawn"]
 
     def transferring(self) -> bool:
         """Whether pages of some request are on their way right now."""
@@ -100,15 +105,19 @@ class Router:
         self._again.extend(r.spec for r in requests)
 
     def decode_died(self) -> None:
-        """What had arrived there, and had no answer yet, is lost with the process.
+        """Takes back what decode hadn't even announced: nobody would ever claim it."""
+        rooms = [r.room for r in self.in_flight]
+        self._cluster.processes["prefill"].command("withdraw", rooms=rooms)
 
-        What it may not even have announced is taken back: nobody would ever claim it.
+    def decode_restarted(self) -> None:
+        """Another incarnation answers: pages that had arrived in the old one are gone with it.
+
+        (Requests whose pages were on their way end by themselves: kvmend tells.)
         """
         for request in self.in_flight:
             if request.state == "arrived":
-                self._end(request, "lost", "decode_killed", "its answer died with the process")
-        rooms = [r.room for r in self.in_flight]
-        self._cluster.processes["prefill"].command("withdraw", rooms=rooms)
+                why = "its pages had arrived, and its answer died with the process"
+                self._end(request, "failed", "peer_restarted", why)
 
     def _send(self, spec: Spec) -> None:
         room = next(self._rooms)
@@ -140,7 +149,8 @@ class Router:
     def _on_room_end(self, request: Request, event: Event) -> None:
         if not event["ok"]:
             # Both sides tell the same cause; a process that was killed tells nothing.
-            self._end(request, "failed", event["reason"], event["detail"])
+            state = "withdrawn" if WITHDRAWN in event["detail"] else "failed"
+            self._end(request, state, event["reason"], event["detail"])
         elif event["side"] == "prefill":
             request.state = "arrived"
             request.transfer_ended = event["t"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cluster import Cluster, DemoError, Event
-from .prefill import WITHDRAWN
 from .report import Check
 from .router import Request, Router
 from .sessions_log import Fault, SessionLog
@@ -32,6 +31,7 @@ class Plan:
     calm_requests: int = 8
     final_requests: int = 4
     every_prompt: bool = True  # each must have been answered at the end
+    local: str = "auto"  # the engine's option: "off" takes TCP even on one host
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Scenario:
     checks: list[Check] = field(default_factory=list)
     retries: dict[str, int] = field(default_factory=dict)  # process -> frames sent again
     wrong: list[str] = field(default_factory=list)
+    transports: set[str] = field(default_factory=set)  # that carried the pages
 
     def __post_init__(self) -> None:
         self.cluster = Cluster(self._on_event)
@@ -113,16 +114,20 @@ class Scenario:
         self._phase("kill", "decode is killed (SIGKILL) and started again on the same port")
         self.router.flowing = False
         fault = self._inject(Fault("kill", 0.0))
+        old = self._last["decode", "listening"]["incarnation"]
         fault.began = self.cluster.kill("decode")
         self.router.decode_died()
         self.retries["the decode that was killed"] = self.retries.pop("decode", 0)
         victims = self.router.in_flight
         self.cluster.start("decode", self._rank("decode", port=port))
         self._await("decode", "ready")
-        fault.ended = self._last["decode", "listening"]["t"]
+        new = self._last["decode", "listening"]
+        fault.ended = new["t"]
+        if new["incarnation"] != old:
+            self.router.decode_restarted()
         self.timeline.say("the new decode process has registered")
         self._until(lambda: all(v.is_over for v in victims), "the end of the requests in flight")
-        victims = [v for v in victims if WITHDRAWN not in v.detail]  # decode hadn't announced them
+        victims = [v for v in victims if v.state != "withdrawn"]  # they hadn't begun
         restarted = [v for v in victims if v.reason == "peer_restarted"]
         self._check(
             "requests in flight at the kill",
@@ -131,7 +136,7 @@ class Scenario:
         )
         self._check_canary("nothing stale landed in the new process", untouched=True)
         self._phase("after", "requests flow again, those that failed first")
-        self.router.try_again(self.router.failed)
+        self.router.try_again(self.router.failed + self.router.withdrawn)
         self.router.flowing = True
         self._until(lambda: self.log.measure(fault), "the session with the new process")
 
@@ -172,7 +177,13 @@ class Scenario:
 
     def _rank(self, role: str, port: int = 0) -> dict[str, Any]:
         registry = self._last["registry", "ready"]["address"]
-        return {"role": role, "port": port, "registry": registry, "workload": self.plan.workload}
+        return {
+            "role": role,
+            "port": port,
+            "registry": registry,
+            "workload": self.plan.workload,
+            "local": self.plan.local,
+        }
 
     def _phase(self, name: str, text: str) -> None:
         if name in ("pause", "reset", "kill"):
@@ -240,6 +251,8 @@ class Scenario:
             raise DemoError(f"the process '{event['who']}' has ended unexpectedly")
         if event["event"] == "sample":
             self.retries[event["who"]] = event["retries"]
+            if event["who"] == "prefill" and event["transport"] not in ("", "none"):
+                self.transports.add(event["transport"])
         change = self.log.on_event(event)
         if change is not None:
             self.timeline.change(change)

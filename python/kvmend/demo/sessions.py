@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from kvmend import KvmendError, TransferEngine
 from kvmend._kvmend import SessionTransition
@@ -20,6 +19,7 @@ class SessionWatch:
     def __init__(self, engine: TransferEngine, channel: Channel) -> None:
         self._engine = engine
         self._channel = channel
+        self._transport = ""
         self._seen: dict[str, list[_Key]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -41,8 +41,9 @@ class SessionWatch:
                 return
 
     def _look(self) -> None:
-        now = time.monotonic()
-        for session in self._engine.sessions():
+        now, sessions = self._engine._engine.sessions_as_of()
+        for session in sessions:
+            self._transport = session.transport
             history = session.history
             seen = self._seen.get(session.session_id, [])
             for change in history[_already_told(seen, [_key(c) for c in history]) :]:
@@ -58,6 +59,7 @@ class SessionWatch:
         stats = self._engine.stats()
         self._channel.emit(
             "sample",
+            transport=self._transport,
             bytes_sent=stats.bytes_sent,
             bytes_received=stats.bytes_received,
             retries=stats.retries,

@@ -26,11 +26,16 @@ class Fault:
     began: float
     ended: float = 0.0  # when the cause was gone
     detected: float = 0.0  # when the session left "healthy"
+    usable: float = 0.0  # when it took requests again, if only on trial, after the cause was gone
     recovered: float = 0.0  # when it was "healthy" again, after the cause was gone
 
     @property
     def detect_seconds(self) -> float | None:
         return max(0.0, self.detected - self.began) if self.detected else None
+
+    @property
+    def usable_seconds(self) -> float | None:
+        return max(0.0, self.usable - self.ended) if self.usable else None
 
     @property
     def recover_seconds(self) -> float | None:
@@ -63,6 +68,8 @@ class SessionLog:
             if change.to_state != "healthy" and not fault.detected:
                 fault.detected = change.t
             mended = fault.detected and fault.ended and change.t >= fault.ended - 0.001
+            if change.to_state in ("healthy", "probing") and mended and not fault.usable:
+                fault.usable = change.t
             if change.to_state == "healthy" and mended and not fault.recovered:
                 fault.recovered = change.t
         return bool(fault.detected and fault.recovered)

@@ -68,6 +68,6 @@ class SyntheticWorkload:
 
 
 def specs(quick: bool) -> list[Spec]:
-    """Requests to cycle through: 256 to 1,024 tokens when quick, else up to 4,096."""
-    pages = [4, 12, 8, 16, 6, 14] if quick else [8, 48, 16, 64, 24, 40]
+    """Requests to cycle through: 256 to 1,024 tokens when quick, else up to 3,072."""
+    pages = [4, 12, 8, 16, 6, 14] if quick else [8, 40, 16, 48, 24, 32]
     return [Spec(f"{n * PAGE_TOKENS} tokens", n * PAGE_TOKENS, seed=n) for n in pages]

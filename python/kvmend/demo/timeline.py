@@ -159,7 +159,7 @@ class LiveTimeline:
             return Text("")
         states = [r.state for r in self._router.requests.values()]
         parts = [f"{states.count(s)} {s}" for s in ("waiting", "transferring", "arrived", "done")]
-        failed = [f"{n} {reason}" for reason, n in self._router.failures_by_reason().items()]
+        failed = [f"{n} failed: {reason}" for reason, n in self._router.failures_by_reason().items()]
         return Text(f"{'requests':19}" + ", ".join(parts + failed))
 
 

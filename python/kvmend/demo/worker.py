@@ -65,7 +65,9 @@ def run_rank(config: dict[str, Any], channel: Channel) -> None:
     if config["role"] == "decode":
         workload.pool.fill_canary()
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(TransferEngine("127.0.0.1", config.get("port", 0)))
+        engine = stack.enter_context(
+            TransferEngine("127.0.0.1", config["port"], local=config["local"])
+        )
         channel.emit("listening", session_id=engine.session_id, incarnation=engine.incarnation)
         manager = stack.enter_context(
             KVManager(

@@ -43,4 +43,4 @@ def _reset(fd: int, port: int | None) -> bool:
         ends = (duplicate.getsockname()[1], duplicate.getpeername()[1])
         if port is not None and port not in ends:
             return False
-        return _libc.connect(duplicate.fileno(), _NOWHERE, len(_NOWHERE)) == 0
+        return bool(_libc.connect(duplicate.fileno(), _NOWHERE, len(_NOWHERE)) == 0)

@@ -141,7 +141,11 @@ def _serve() -> None:
         kind, code, values = json.loads(line)
         names.update(values)
         try:
-            value = eval(code, names) if kind == "get" else exec(code, names)
+            value = None
+            if kind == "get":
+                value = eval(code, names)
+            else:
+                exec(code, names)
             answer = json.dumps({"value": value})
         except Exception:
             answer = json.dumps({"error": traceback.format_exc()})
