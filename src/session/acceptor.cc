@@ -26,10 +26,14 @@ Acceptor::Acceptor(env::EventLoop& loop, env::Random& random, const Self& self,
 Acceptor::~Acceptor() { close_all(); }
 
 void Acceptor::close_all() {
-  for (auto& [key, entry] : lanes_) bury(loop_, std::move(entry.lane));
+  std::vector<std::unique_ptr<Lane>> all;
+  for (auto& [key, entry] : lanes_) all.push_back(std::move(entry.lane));
   lanes_.clear();
   pending_.clear();
   probe_lanes_ = 0;
+  // By address of the peer, never by address of the object: runs must be repeatable.
+  std::ranges::sort(all, {}, [](const auto& lane) { return lane->peer(); });
+  for (auto& lane : all) bury(loop_, std::move(lane));
   for (auto& [key, peer] : peers_) {
     peer.control = nullptr;
     peer.data.clear();
@@ -237,6 +241,7 @@ void Acceptor::sweep() {
       if (now - entry.since > config::kProbeLaneLifetime) old.push_back(entry.lane.get());
     }
   }
+  std::ranges::sort(old, {}, [](const Lane* lane) { return lane->peer(); });
   for (Lane* lane : old) drop(*lane);
   for (auto at = peers_.begin(); at != peers_.end();) {
     Peer& peer = at->second;
