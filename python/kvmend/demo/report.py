@@ -90,7 +90,7 @@ def print_tables(console: Console, report: dict[str, Any]) -> None:
     console.print(table)
     for check in report["checks"]:
         mark = "[green]ok    [/]" if check["ok"] else "[bold red]FAILED[/]"
-        console.print(f"{mark} {check['name']}: {check['detail']}", highlight=False)
+        console.print(f"{mark} {check['name']}: {check['detail']}", soft_wrap=True)
 
 
 def _gb_per_second(requests: list[Request]) -> float:

@@ -116,6 +116,7 @@ class Scenario:
         fault = self._inject(Fault("kill", 0.0))
         old = self._last["decode", "listening"]["incarnation"]
         fault.began = self.cluster.kill("decode")
+        self.log.on_decode_killed(fault.began)
         self.router.decode_died()
         self.retries["the decode that was killed"] = self.retries.pop("decode", 0)
         victims = self.router.in_flight

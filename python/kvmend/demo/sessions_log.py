@@ -61,6 +61,11 @@ class SessionLog:
         self.states[row] = change.to_state
         return change
 
+    def on_decode_killed(self, t: float) -> None:
+        """The dead process tells no more changes of its session."""
+        row = "decode -> prefill"
+        self.changes.append(Change(t, row, self.states.get(row, ""), "retired", "it was killed"))
+
     def measure(self, fault: Fault) -> bool:
         """Fills in detection and recovery from the changes; True once both are known."""
         states = [c for c in self.changes if c.row == self.PAGES and c.t >= fault.began - 0.001]

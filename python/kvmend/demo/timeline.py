@@ -21,7 +21,7 @@ _COLOURS = {
     "retired": "grey50",
 }
 _FAULT_COLOURS = {"pause": "yellow", "reset": "cyan", "kill": "red"}
-_CELL = 0.25  # seconds per column
+_CELL = 0.1  # seconds per column, while it runs
 _ROWS = ("prefill -> decode", "decode -> prefill")
 
 
@@ -116,42 +116,47 @@ class LiveTimeline:
         now = time.monotonic()
         if now >= self._next_refresh:
             self._next_refresh = now + 0.1
-            self._live.update(self._picture(now), refresh=True)
+            begin = max(self._start, now - self._width * _CELL)
+            self._live.update(self._picture(begin, now, _CELL), refresh=True)
 
     def close(self) -> None:
-        self._live.update(self._picture(time.monotonic()), refresh=True)
+        """Leaves a picture of the whole run."""
+        now = time.monotonic()
+        begin = self._log.changes[0].t if self._log.changes else self._start
+        cell = max(_CELL, (now - begin) / self._width)
+        self._live.update(self._picture(begin, now, cell), refresh=True)
         self._live.stop()
 
-    def _picture(self, now: float) -> Group:
-        width = max(20, self._console.width - 20)
-        cells = min(width, int((now - self._start) / _CELL) + 1)
-        first = now - cells * _CELL
-        strips = [self._fault_strip(first, cells)]
-        strips += [self._session_strip(row, first, cells) for row in _ROWS]
+    @property
+    def _width(self) -> int:
+        return max(20, self._console.width - 20)
+
+    def _picture(self, begin: float, end: float, cell: float) -> Group:
+        count = min(self._width, int((end - begin) / cell) + 1)
+        spans = [(begin + i * cell, begin + (i + 1) * cell) for i in range(count)]
+        strips = [self._fault_strip(spans)]
+        strips += [self._session_strip(row, spans) for row in _ROWS]
         legend = Text(" " * 19)
         for state, colour in _COLOURS.items():
             legend.append("█ ", colour).append(f"{state}  ")
         return Group(*strips, legend, self._request_row())
 
-    def _session_strip(self, row: str, first: float, cells: int) -> Text:
+    def _session_strip(self, row: str, spans: list[tuple[float, float]]) -> Text:
         changes = [c for c in self._log.changes if c.row == row]
         strip = Text(f"{row:19}")
-        for cell in range(cells):
-            begin, end = first + cell * _CELL, first + (cell + 1) * _CELL
+        for begin, end in spans:
             strip.append("█", _COLOURS.get(_worst(changes, begin, end), "grey15"))
         return strip
 
-    def _fault_strip(self, first: float, cells: int) -> Text:
+    def _fault_strip(self, spans: list[tuple[float, float]]) -> Text:
         strip = Text(f"{'faults':19}")
-        for cell in range(cells):
-            begin, end = first + cell * _CELL, first + (cell + 1) * _CELL
+        for begin, end in spans:
             active = [
-                f for f in self._log.faults if f.began < end and (not f.ended or f.ended >= begin)
+                f
+                for f in self._log.faults
+                if f.began < end and (not f.ended or f.ended >= begin)
             ]
-            if active:
-                strip.append("▼", _FAULT_COLOURS[active[-1].kind])
-            else:
-                strip.append(" ")
+            strip.append("▼", _FAULT_COLOURS[active[-1].kind]) if active else strip.append(" ")
         return strip
 
     def _request_row(self) -> Text:
