@@ -347,11 +347,12 @@ TEST_F(Recovery, AStoppedPeerIsNoticedUnderAStreamOfSmallWrites) {
 
 // The same with all that a slow link has to carry: what the host takes of it is progress.
 TEST(RecoveryTest, ASlowLinkIsNotSilence) {
-  SimEngines engines(make_tcp_transport, 5, {.bytes_per_second = 50e3});
+  SimEngines engines(make_tcp_transport, 5,
+                     {.bytes_per_second = 200e3, .max_segment_bytes = 8192});
   SimEngine& a = engines.add();
   SimEngine& b = engines.add();
   a.fill(1);
-  // One chunk takes ten seconds.
+  // One chunk takes 2.6 seconds, more than the progress deadline.
   const std::vector<FlightPtr> flights = stream(a, b, 2, 512 * kKiB);
   ASSERT_TRUE(engines.finish(flights, 60s));
   expect_all_ok(flights);

@@ -35,7 +35,7 @@ std::unique_ptr<Engine> start_engine(std::uint16_t port = 0) {
   world->thread = std::thread([loop = &world->env->loop()] { loop->run(); });
   return std::make_unique<engine::EngineFacade>(std::move(core), world, [w = world.get()] {
     w->env->loop().stop();
-    w->thread.join();
+    if (w->thread.joinable()) w->thread.join();
     w->env->loop().bind_to_this_thread();
   });
 }
