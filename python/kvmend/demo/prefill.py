@@ -72,8 +72,8 @@ class PrefillRank:
         times = SendTimes(time.monotonic())
 
         def send(chunk: list[int]) -> None:
+            times.sending()  # before: the room may be over when send() returns
             sender.send(chunk)
-            times.sent()
 
         def release() -> None:
             self._workload.pool.free(pages)
@@ -108,7 +108,7 @@ class SendTimes:
         self._created = created
         self._last = created
 
-    def sent(self) -> None:
+    def sending(self) -> None:
         self._last = time.monotonic()
 
     def tail(self, sender: KVSender) -> float:
