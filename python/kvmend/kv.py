@@ -308,7 +308,8 @@ def _pages(pages: Pages) -> npt.NDArray[np.uint32]:
     array = np.asarray(pages)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "ui"):
         raise InvalidArgumentError(
-            f"pages must be whole numbers in one dimension, not shape {array.shape} of {array.dtype}"
+            "pages must be whole numbers in one dimension, "
+            f"not shape {array.shape} of {array.dtype}"
         )
     if array.size and not (0 <= array.min() and array.max() < 2**32):
         raise InvalidArgumentError(

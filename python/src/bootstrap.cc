@@ -150,16 +150,17 @@ nb::typed<nb::dict, nb::str, int> stats(const BootstrapServer& self) {
 
 void bind_bootstrap(nb::module_& module) {
   nb::class_<BootstrapServer>(module, "BootstrapServer", "kvmend.BootstrapServer's inside.")
-      .def("__init__",
-           [](BootstrapServer* self, const std::string& host, std::uint16_t port, bool insecure,
-              const std::string& shared_key) {
-             bootstrap::ServerOptions options;
-             options.listen = unwrap(parse_address(host, port));
-             options.allow_remote = insecure;
-             options.shared_key = shared_key;
-             new (self) BootstrapServer(std::move(options));
-           },
-           "host"_a, "port"_a, "insecure"_a, "shared_key"_a)
+      .def(
+          "__init__",
+          [](BootstrapServer* self, const std::string& host, std::uint16_t port, bool insecure,
+             const std::string& shared_key) {
+            bootstrap::ServerOptions options;
+            options.listen = unwrap(parse_address(host, port));
+            options.allow_remote = insecure;
+            options.shared_key = shared_key;
+            new (self) BootstrapServer(std::move(options));
+          },
+          "host"_a, "port"_a, "insecure"_a, "shared_key"_a)
       .def_prop_ro("address",
                    [](const BootstrapServer& s) { return s.get().address().to_string(); })
       .def_prop_ro("url", [](const BootstrapServer& s) { return s.get().url(); })

@@ -49,21 +49,25 @@ void bind_transfer(nb::module_& module) {
   nb::class_<Transfer>(module, "Transfer",
                        "A submitted batch. Any thread may use it; dropping it does not cancel.")
       .def_prop_ro("id", [](const Transfer& t) { return t.id().value; })
-      .def("done", [](const Transfer& t) { return t.poll().has_value(); },
-           "Whether it is over, well or not. Never blocks.")
-      .def("poll", [](const Transfer& t) { return finished(t.poll()); },
-           "False while it runs, True once the bytes are in their place; raises the KvmendError "
-           "it ended with. Never blocks.")
-      .def("wait",
-           [](const Transfer& t, std::optional<double> timeout) {
-             return finished(interruptible_wait(
-                 to_duration(timeout), [&](std::chrono::nanoseconds d) { return t.wait(d); }));
-           },
-           "timeout"_a = nb::none(),
-           "Like poll(), after waiting up to `timeout` seconds (None: until it is over).")
-      .def("cancel", [](Transfer& t) { unlocked([&] { t.cancel(); }); },
-           "Ends it with CancelledError unless it was over. Once it is over nothing reads or "
-           "writes local memory for it any more.");
+      .def(
+          "done", [](const Transfer& t) { return t.poll().has_value(); },
+          "Whether it is over, well or not. Never blocks.")
+      .def(
+          "poll", [](const Transfer& t) { return finished(t.poll()); },
+          "False while it runs, True once the bytes are in their place; raises the KvmendError "
+          "it ended with. Never blocks.")
+      .def(
+          "wait",
+          [](const Transfer& t, std::optional<double> timeout) {
+            return finished(interruptible_wait(
+                to_duration(timeout), [&](std::chrono::nanoseconds d) { return t.wait(d); }));
+          },
+          "timeout"_a = nb::none(),
+          "Like poll(), after waiting up to `timeout` seconds (None: until it is over).")
+      .def(
+          "cancel", [](Transfer& t) { unlocked([&] { t.cancel(); }); },
+          "Ends it with CancelledError unless it was over. Once it is over nothing reads or "
+          "writes local memory for it any more.");
 }
 
 void bind_infos(nb::module_& module) {
@@ -146,7 +150,9 @@ Notes take_notifications(const EngineHolder& self) {
   return notes;
 }
 
-Access access_from(int bits) { return static_cast<Access>(bits & 3); }
+Access access_from(int bits) {
+  return static_cast<Access>(bits & 3);
+}
 
 }  // namespace
 
@@ -156,98 +162,106 @@ void bind_engine(nb::module_& module) {
   module.def("default_options", &default_options, "Engine options and their defaults.");
 
   nb::class_<EngineHolder>(module, "Engine", "kvmend.TransferEngine's inside; no public API.")
-      .def("__init__",
-           [](EngineHolder* self, const OptionDict& options) {
-             EngineOptions parsed = options_from(options);
-             auto engine = unlocked([&] { return unwrap(Engine::create(std::move(parsed))); });
-             new (self) EngineHolder(std::move(engine));
-           },
-           "options"_a)
+      .def(
+          "__init__",
+          [](EngineHolder* self, const OptionDict& options) {
+            EngineOptions parsed = options_from(options);
+            auto engine = unlocked([&] { return unwrap(Engine::create(std::move(parsed))); });
+            new (self) EngineHolder(std::move(engine));
+          },
+          "options"_a)
       .def_prop_ro("session_id", [](const EngineHolder& h) { return h.get().session_id(); })
       .def_prop_ro("incarnation", [](const EngineHolder& h) { return h.get().incarnation().value; })
       .def_prop_ro("admin_url", [](const EngineHolder& h) { return h.get().admin_url(); })
       .def_prop_ro("in_child", &EngineHolder::in_child)
-      .def("register_memory",
-           [](const EngineHolder& h, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& in,
-              int access) {
-             Engine& engine = h.get();
-             std::vector<MemoryRange> ranges;
-             ranges.reserve(in.size());
-             for (const auto& [base, length] : in)
-               ranges.push_back({reinterpret_cast<void*>(base), length});
-             check(unlocked([&] {
-               return engine.register_batch(ranges, MemoryKind::kHost, access_from(access));
-             }));
-           },
-           "ranges"_a, "access"_a)
-      .def("unregister_memory",
-           [](const EngineHolder& h, std::uint64_t base) {
-             Engine& engine = h.get();
-             check(unlocked([&] {
-               return engine.unregister_memory(reinterpret_cast<void*>(base));
-             }));
-           },
-           "base"_a)
-      .def("open_session",
-           [](const EngineHolder& h, const std::string& id, double timeout) {
-             Engine& engine = h.get();
-             return unlocked([&] { return unwrap(engine.open_session(id, to_duration(timeout))); });
-           },
-           "session_id"_a, "timeout"_a)
+      .def(
+          "register_memory",
+          [](const EngineHolder& h, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& in,
+             int access) {
+            Engine& engine = h.get();
+            std::vector<MemoryRange> ranges;
+            ranges.reserve(in.size());
+            for (const auto& [base, length] : in)
+              ranges.push_back({reinterpret_cast<void*>(base), length});
+            check(unlocked([&] {
+              return engine.register_batch(ranges, MemoryKind::kHost, access_from(access));
+            }));
+          },
+          "ranges"_a, "access"_a)
+      .def(
+          "unregister_memory",
+          [](const EngineHolder& h, std::uint64_t base) {
+            Engine& engine = h.get();
+            check(
+                unlocked([&] { return engine.unregister_memory(reinterpret_cast<void*>(base)); }));
+          },
+          "base"_a)
+      .def(
+          "open_session",
+          [](const EngineHolder& h, const std::string& id, double timeout) {
+            Engine& engine = h.get();
+            return unlocked([&] { return unwrap(engine.open_session(id, to_duration(timeout))); });
+          },
+          "session_id"_a, "timeout"_a)
       .def("submit", &submit, "session_id"_a, "write"_a, "local"_a, "remote"_a, "lengths"_a,
            "deadline"_a, "checksum"_a, "urgent"_a, "target"_a, "notify"_a.none())
-      .def("probe",
-           [](const EngineHolder& h, const std::string& id, double timeout) {
-             Engine& engine = h.get();
-             const Status status = unlocked([&] { return engine.probe(id, to_duration(timeout)); });
-             return -static_cast<int>(status.code());
-           },
-           "session_id"_a, "timeout"_a)
-      .def("peer_regions",
-           [](const EngineHolder& h, const std::string& id, double timeout) {
-             Engine& engine = h.get();
-             return unlocked([&] { return unwrap(engine.peer_regions(id, to_duration(timeout))); });
-           },
-           "session_id"_a, "timeout"_a)
-      .def("notify",
-           [](const EngineHolder& h, const std::string& id, const std::string& name,
-              const nb::bytes& message, double timeout) {
-             Engine& engine = h.get();
-             const Notification note{name, std::string(message.c_str(), message.size())};
-             check(unlocked([&] { return engine.notify(id, note, to_duration(timeout)); }));
-           },
-           "session_id"_a, "name"_a, "message"_a, "timeout"_a)
+      .def(
+          "probe",
+          [](const EngineHolder& h, const std::string& id, double timeout) {
+            Engine& engine = h.get();
+            const Status status = unlocked([&] { return engine.probe(id, to_duration(timeout)); });
+            return -static_cast<int>(status.code());
+          },
+          "session_id"_a, "timeout"_a)
+      .def(
+          "peer_regions",
+          [](const EngineHolder& h, const std::string& id, double timeout) {
+            Engine& engine = h.get();
+            return unlocked([&] { return unwrap(engine.peer_regions(id, to_duration(timeout))); });
+          },
+          "session_id"_a, "timeout"_a)
+      .def(
+          "notify",
+          [](const EngineHolder& h, const std::string& id, const std::string& name,
+             const nb::bytes& message, double timeout) {
+            Engine& engine = h.get();
+            const Notification note{name, std::string(message.c_str(), message.size())};
+            check(unlocked([&] { return engine.notify(id, note, to_duration(timeout)); }));
+          },
+          "session_id"_a, "name"_a, "message"_a, "timeout"_a)
       .def("take_notifications", &take_notifications)
       .def("sessions",
            [](const EngineHolder& h) {
              Engine& engine = h.get();
              return unlocked([&] { return engine.sessions(); });
            })
-      .def("sessions_as_of",
-           [](const EngineHolder& h) {
-             Engine& engine = h.get();
-             double as_of = 0;
-             auto sessions = unlocked([&] {
-               auto taken = engine.sessions();
-               as_of = std::chrono::duration<double>(
-                           std::chrono::steady_clock::now().time_since_epoch())
-                           .count();
-               return taken;
-             });
-             return std::pair(as_of, std::move(sessions));
-           },
-           "The moment (time.monotonic()) that `seconds_ago` counts from, and sessions().")
+      .def(
+          "sessions_as_of",
+          [](const EngineHolder& h) {
+            Engine& engine = h.get();
+            double as_of = 0;
+            auto sessions = unlocked([&] {
+              auto taken = engine.sessions();
+              as_of =
+                  std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+                      .count();
+              return taken;
+            });
+            return std::pair(as_of, std::move(sessions));
+          },
+          "The moment (time.monotonic()) that `seconds_ago` counts from, and sessions().")
       .def("stats",
            [](const EngineHolder& h) {
              Engine& engine = h.get();
              return unlocked([&] { return engine.stats(); });
            })
-      .def("shutdown",
-           [](const EngineHolder& h, double grace) {
-             Engine& engine = h.get();
-             unlocked([&] { engine.shutdown(to_duration(grace)); });
-           },
-           "grace"_a);
+      .def(
+          "shutdown",
+          [](const EngineHolder& h, double grace) {
+            Engine& engine = h.get();
+            unlocked([&] { engine.shutdown(to_duration(grace)); });
+          },
+          "grace"_a);
 }
 
 }  // namespace kvmend::python

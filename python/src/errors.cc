@@ -10,10 +10,10 @@ namespace {
 // Python code decides which class a code has; called with the interpreter lock held.
 void raise_in_python(const Status& status) {
   try {
-    const nb::object error = nb::module_::import_("kvmend.errors")
-                                 .attr("error_for")(static_cast<int>(status.code()),
-                                                    origin_name(status.origin()).data(),
-                                                    status.detail().c_str(), status.sys_errno());
+    const nb::object error =
+        nb::module_::import_("kvmend.errors")
+            .attr("error_for")(static_cast<int>(status.code()), origin_name(status.origin()).data(),
+                               status.detail().c_str(), status.sys_errno());
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   } catch (nb::python_error& failed) {  // e.g. the interpreter is going down
     failed.restore();

@@ -17,8 +17,7 @@ using namespace nb::literals;
 namespace kvmend::python {
 namespace {
 
-using PageArray =
-    nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using PageArray = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 /// Any of the KV objects, with the rule of forked children (see EngineHolder).
 template <class T>
@@ -79,12 +78,13 @@ template <class T, class Class>
 void bind_room(Class& cls) {
   cls.def("poll", [](const Holder<T>& h) { return static_cast<int>(h.get().poll()); })
       .def("wait_for", &wait_for<T>, "status"_a, "timeout"_a.none())
-      .def("abort",
-           [](const Holder<T>& h, const std::string& reason) {
-             T& room = h.get();
-             unlocked([&] { room.abort(reason); });
-           },
-           "reason"_a)
+      .def(
+          "abort",
+          [](const Holder<T>& h, const std::string& reason) {
+            T& room = h.get();
+            unlocked([&] { room.abort(reason); });
+          },
+          "reason"_a)
       .def("clear",
            [](const Holder<T>& h) {
              T& room = h.get();
@@ -133,22 +133,23 @@ void bind_stats(nb::module_& module) {
 
 void bind_manager(nb::module_& module) {
   nb::class_<Manager>(module, "Manager", "kvmend.KVManager's inside; no public API.")
-      .def("__init__",
-           [](Manager* self, const EngineHolder& engine, bool decode, nb::handle layout,
-              double room_deadline, double announced_ttl, bool checksum) {
-             KvLayout parsed = layout_from(layout);
-             const KvOptions options{.room_deadline = to_duration(room_deadline),
-                                     .announced_ttl = to_duration(announced_ttl),
-                                     .checksum = checksum};
-             Engine& under = engine.get();
-             auto manager = unlocked([&] {
-               return unwrap(KvManager::create(under, decode ? KvRole::kDecode : KvRole::kPrefill,
-                                               std::move(parsed), options));
-             });
-             new (self) Manager(std::move(manager));
-           },
-           "engine"_a, "decode"_a, "layout"_a, "room_deadline"_a, "announced_ttl"_a, "checksum"_a,
-           nb::keep_alive<1, 2>())
+      .def(
+          "__init__",
+          [](Manager* self, const EngineHolder& engine, bool decode, nb::handle layout,
+             double room_deadline, double announced_ttl, bool checksum) {
+            KvLayout parsed = layout_from(layout);
+            const KvOptions options{.room_deadline = to_duration(room_deadline),
+                                    .announced_ttl = to_duration(announced_ttl),
+                                    .checksum = checksum};
+            Engine& under = engine.get();
+            auto manager = unlocked([&] {
+              return unwrap(KvManager::create(under, decode ? KvRole::kDecode : KvRole::kPrefill,
+                                              std::move(parsed), options));
+            });
+            new (self) Manager(std::move(manager));
+          },
+          "engine"_a, "decode"_a, "layout"_a, "room_deadline"_a, "announced_ttl"_a, "checksum"_a,
+          nb::keep_alive<1, 2>())
       .def("stats",
            [](const Manager& h) {
              KvManager& manager = h.get();
@@ -162,56 +163,58 @@ void bind_manager(nb::module_& module) {
 
 void bind_sender(nb::module_& module) {
   nb::class_<Sender> cls(module, "Sender", "kvmend.KVSender's inside; no public API.");
-  cls.def("__init__",
-          [](Sender* self, const Manager& manager, std::uint64_t room,
-             const std::string& decode_session) {
-            KvManager& under = manager.get();
-            new (self) Sender(unlocked([&] {
-              return std::make_unique<KvSender>(under, RoomId(room), decode_session);
-            }));
-          },
-          "manager"_a, "room"_a, "decode_session"_a, nb::keep_alive<1, 2>());
-  cls.def("init",
-          [](const Sender& h, std::uint32_t num_pages, std::optional<std::uint32_t> aux_index) {
-            KvSender& sender = h.get();
-            check(unlocked([&] { return sender.init(num_pages, aux_index); }));
-          },
-          "num_pages"_a, "aux_index"_a.none());
-  cls.def("send",
-          [](const Sender& h, const PageArray& pages, const KvStateIndices& states) {
-            KvSender& sender = h.get();
-            check(unlocked([&] { return sender.send(span_of(pages), states); }));
-          },
-          "pages"_a, "states"_a);
+  cls.def(
+      "__init__",
+      [](Sender* self, const Manager& manager, std::uint64_t room,
+         const std::string& decode_session) {
+        KvManager& under = manager.get();
+        new (self) Sender(unlocked(
+            [&] { return std::make_unique<KvSender>(under, RoomId(room), decode_session); }));
+      },
+      "manager"_a, "room"_a, "decode_session"_a, nb::keep_alive<1, 2>());
+  cls.def(
+      "init",
+      [](const Sender& h, std::uint32_t num_pages, std::optional<std::uint32_t> aux_index) {
+        KvSender& sender = h.get();
+        check(unlocked([&] { return sender.init(num_pages, aux_index); }));
+      },
+      "num_pages"_a, "aux_index"_a.none());
+  cls.def(
+      "send",
+      [](const Sender& h, const PageArray& pages, const KvStateIndices& states) {
+        KvSender& sender = h.get();
+        check(unlocked([&] { return sender.send(span_of(pages), states); }));
+      },
+      "pages"_a, "states"_a);
   bind_room<KvSender>(cls);
 }
 
 void bind_receiver(nb::module_& module) {
   nb::class_<Receiver> cls(module, "Receiver", "kvmend.KVReceiver's inside; no public API.");
-  cls.def("__init__",
-          [](Receiver* self, const Manager& manager, const std::vector<std::string>& prefill,
-             std::uint64_t room) {
-            KvManager& under = manager.get();
-            new (self) Receiver(unlocked([&] {
-              return std::make_unique<KvReceiver>(under, prefill, RoomId(room));
-            }));
-          },
-          "manager"_a, "prefill_sessions"_a, "room"_a, nb::keep_alive<1, 2>());
+  cls.def(
+      "__init__",
+      [](Receiver* self, const Manager& manager, const std::vector<std::string>& prefill,
+         std::uint64_t room) {
+        KvManager& under = manager.get();
+        new (self) Receiver(
+            unlocked([&] { return std::make_unique<KvReceiver>(under, prefill, RoomId(room)); }));
+      },
+      "manager"_a, "prefill_sessions"_a, "room"_a, nb::keep_alive<1, 2>());
   cls.def("init", [](const Receiver& h) {
     KvReceiver& receiver = h.get();
     unlocked([&] { receiver.init(); });
   });
-  cls.def("send_metadata",
-          [](const Receiver& h, const PageArray& pages, std::optional<std::uint32_t> aux_index,
-             const KvStateIndices& states, std::uint64_t prefix_tokens) {
-            KvReceiver& receiver = h.get();
-            check(unlocked([&] {
-              return receiver.send_metadata(span_of(pages), aux_index, states, prefix_tokens);
-            }));
-          },
-          "pages"_a, "aux_index"_a.none(), "states"_a, "prefix_tokens"_a);
-  cls.def("abort_acknowledged",
-          [](const Receiver& h) { return h.get().abort_acknowledged(); });
+  cls.def(
+      "send_metadata",
+      [](const Receiver& h, const PageArray& pages, std::optional<std::uint32_t> aux_index,
+         const KvStateIndices& states, std::uint64_t prefix_tokens) {
+        KvReceiver& receiver = h.get();
+        check(unlocked([&] {
+          return receiver.send_metadata(span_of(pages), aux_index, states, prefix_tokens);
+        }));
+      },
+      "pages"_a, "aux_index"_a.none(), "states"_a, "prefix_tokens"_a);
+  cls.def("abort_acknowledged", [](const Receiver& h) { return h.get().abort_acknowledged(); });
   bind_room<KvReceiver>(cls);
 }
 

@@ -11,9 +11,8 @@
 
 namespace kvmend::python {
 
-using AddressArray =
-    nanobind::ndarray<const std::uint64_t, nanobind::ndim<1>, nanobind::c_contig,
-                      nanobind::device::cpu>;
+using AddressArray = nanobind::ndarray<const std::uint64_t, nanobind::ndim<1>, nanobind::c_contig,
+                                       nanobind::device::cpu>;
 
 /// One slice per element. Throws StatusError (kInvalidArgument) when the lengths of the arrays
 /// differ. The arrays must not change meanwhile; the interpreter lock isn't needed.

@@ -74,7 +74,8 @@ def test_i9_a_retry_after_success_changes_nothing(pair: Pair) -> None:
         assert sender.wait(30) == KVPoll.SUCCESS, "answered 'already complete'"
     for page in range(1, 21):
         first, rest = pair.peer.get(
-            "[pools.kv[:, page, :2048].tobytes().hex(), bool((pools.kv[:, page, 2048:] == page).all())]",
+            "[pools.kv[:, page, :2048].tobytes().hex(),"
+            " bool((pools.kv[:, page, 2048:] == page).all())]",
             page=page,
         )
         assert first == pair.pools.kv[:, page, :2048].tobytes().hex()

@@ -135,7 +135,7 @@ class Cluster:
         process.end(grace)
 
     def stop_all(self, grace: float) -> dict[str, int]:
-        """Asks every process to stop, waits up to `grace` seconds, kills the rest; exit statuses."""
+        """Asks all to stop, waits up to `grace` seconds, kills the rest; exit statuses."""
         for process in self.processes.values():
             process.command("stop")
         deadline = time.monotonic() + grace

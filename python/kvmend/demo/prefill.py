@@ -14,7 +14,7 @@ from .channel import Channel
 from .rooms import AuxRows, tell_end
 from .workload import Spec, Workload
 
-WITHDRAWN = "the router withdrew the request: decode died before it announced the room"
+WITHDRAWN = "the router withdrew the request: decode died before anything of it moved"
 
 
 class PrefillRank:
@@ -45,7 +45,7 @@ class PrefillRank:
             self._channel.emit("was_reset", count=reset_connections(command["port"]))
 
     def _withdraw(self, rooms: set[int]) -> None:
-        """The router takes requests back which decode hasn't announced: nothing of them moved."""
+        """The router takes back what hasn't begun here, or was never announced by decode."""
         with self._lock:
             self._withdrawn |= rooms - set(self._senders)
             announced = [s for room, s in self._senders.items() if room in rooms]

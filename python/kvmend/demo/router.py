@@ -61,7 +61,7 @@ class Router:
         self.flowing = False  # off: nothing new is sent
         self.phase = ""
 
-    # ------------------------------------------------------------------------------------ what is
+    # -------------------------------------------------------------------------------------- what is
 
     @property
     def in_flight(self) -> list[Request]:
@@ -127,7 +127,7 @@ class Router:
         self._cluster.processes["decode"].command("request", **order)
         self._cluster.processes["prefill"].command("request", **order)
 
-    # ------------------------------------------------------------------------------------ what comes
+    # ----------------------------------------------------------------------------------- what comes
 
     def on_event(self, event: Event) -> None:
         request = self.requests.get(event.get("room", 0))

@@ -68,7 +68,7 @@ class Scenario:
             except DemoError as error:
                 raise DemoError(f"{error}\n{self.cluster.log_tails()}") from None
 
-    # ------------------------------------------------------------------------------------- the steps
+    # ------------------------------------------------------------------------------------ the steps
 
     def _start(self) -> None:
         self.timeline.say("starting a registry, a prefill and a decode process")
@@ -174,7 +174,7 @@ class Scenario:
             "clean end", not bad, f"exit statuses {bad}" if bad else "every process ended by itself"
         )
 
-    # ------------------------------------------------------------------------------------ the helpers
+    # ---------------------------------------------------------------------------------- the helpers
 
     def _rank(self, role: str, port: int = 0) -> dict[str, Any]:
         registry = self._last["registry", "ready"]["address"]

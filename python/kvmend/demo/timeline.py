@@ -164,7 +164,8 @@ class LiveTimeline:
             return Text("")
         states = [r.state for r in self._router.requests.values()]
         parts = [f"{states.count(s)} {s}" for s in ("waiting", "transferring", "arrived", "done")]
-        failed = [f"{n} failed: {reason}" for reason, n in self._router.failures_by_reason().items()]
+        reasons = self._router.failures_by_reason()
+        failed = [f"{n} failed: {reason}" for reason, n in reasons.items()]
         return Text(f"{'requests':19}" + ", ".join(parts + failed))
 
 
