@@ -36,7 +36,14 @@ void run_one(const Batch& batch, std::uint64_t seed, Row& row, std::mutex& mutex
                    '\0');
   const double before = thread_cpu_seconds();
   const Broken broken(batch.fault);
-  const Report report = batch.scenario->run(seed);
+  Report report = batch.scenario->run(seed);
+  if (batch.twice && !report.violation) {
+    const Report again = batch.scenario->run(seed);
+    if (again.trace_hash != report.trace_hash)
+      report.violation = Violation{0, fmt::format("not repeatable: trace {:016x}, then {:016x}",
+                                                  report.trace_hash, again.trace_hash),
+                                   {}};
+  }
   const std::lock_guard lock(mutex);
   row.cpu_seconds += thread_cpu_seconds() - before;
   row.steps += report.steps;

@@ -15,6 +15,7 @@ struct Batch {
   const Scenario* scenario = nullptr;
   std::uint64_t first_seed = 0;
   std::uint64_t seeds = 0;
+  bool twice = false;  ///< and the second time must be like the first, event by event
 };
 
 struct Row {

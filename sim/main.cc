@@ -22,11 +22,12 @@ namespace {
 
 constexpr const char* kUsage =
     "kvmend-sim [--seed N] [--seeds N] [--scenario NAME|all] [--break NAME|all] [--jobs N]\n"
-    "           [--json FILE] [--log] [--list] [--sessions N]\n"
+    "           [--json FILE] [--twice] [--log] [--list] [--sessions N]\n"
     "  --seed N       the first seed (default 1); with --seeds 1 it replays one run\n"
     "  --seeds N      how many (default 1; with --break 200)\n"
     "  --break NAME   breaks a safety rule on purpose: succeeds when a checker notices\n"
     "  --sessions N   measures one engine with N failed sessions instead\n"
+    "  --twice        runs each seed twice and compares the traces\n"
     "  --log          every log line of the code, on stderr\n";
 
 struct Arguments {
@@ -37,6 +38,7 @@ struct Arguments {
   std::string json;
   std::size_t sessions = 0;
   unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
+  bool twice = false;
   bool log = false;
   bool list = false;
 };
@@ -50,8 +52,10 @@ std::optional<Arguments> parse(std::vector<std::string> words) {
   Arguments arguments;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    if (word == "--log" || word == "--list") {
-      (word == "--log" ? arguments.log : arguments.list) = true;
+    if (word == "--log" || word == "--list" || word == "--twice") {
+      arguments.log = arguments.log || word == "--log";
+      arguments.list = arguments.list || word == "--list";
+      arguments.twice = arguments.twice || word == "--twice";
       continue;
     }
     if (i + 1 == words.size()) return std::nullopt;
@@ -90,7 +94,7 @@ std::vector<Batch> plan(const Arguments& arguments) {
   const std::uint64_t seeds =
       arguments.seeds.value_or(broken && arguments.scenario.empty() ? 200 : 1);
   const auto add = [&](std::string_view fault, const Scenario& scenario) {
-    batches.push_back({std::string(fault), &scenario, arguments.seed, seeds});
+    batches.push_back({std::string(fault), &scenario, arguments.seed, seeds, arguments.twice});
   };
   const auto add_scenarios = [&](std::string_view fault, std::string_view wanted) {
     for (const Scenario& scenario : scenarios())
