@@ -240,6 +240,8 @@ class Case {
     measure();
     latency();
     bookkeeping();
+    prepared_.reset();
+    engine_.reset();  // before its peer goes
     shared.command.store(kEnd);
     pair_.barrier();
     pair_.barrier();

@@ -1,6 +1,7 @@
 #include "env/posix/event_loop.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -175,6 +176,8 @@ int PosixEventLoop::spin(Duration planned) {
   do {
     if (has_posted_.load(std::memory_order_relaxed)) return -1;
     if (const int events = poll_epoll(Duration::zero()); events > 0) return events;
+    // Whoever we wait for may need this very core: on a busy machine spinning must not hold it.
+    ::sched_yield();
   } while (now() < end);
   return 0;
 }
