@@ -9,9 +9,6 @@
 #include "base/config.h"
 #include "transport/local/fast_copy.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace kvmend::transport::local {
 namespace {
 
@@ -25,10 +22,6 @@ void pause_briefly() {
 }
 
 }  // namespace
-
-struct CopyJob::Sum {
-  XXH3_state_t state;
-};
 
 CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source,
                  std::shared_ptr<const SegmentMap> segments, LocalReceiver* owner)
@@ -60,10 +53,7 @@ CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source
     }
     parts_.push_back(part);
   }
-  if (request_.has_checksum) {
-    sum_ = std::make_shared<Sum>();
-    XXH3_64bits_reset(&sum_->state);
-  }
+  if (request_.has_checksum) sum_.emplace();
 }
 
 void CopyJob::run(const env::Clock& clock, Board& board, std::size_t reader) {
@@ -90,7 +80,7 @@ CopyJob::Outcome CopyJob::copy_all(const env::Clock& clock, Board& board, std::s
   if (!source_->board->is_open(request_.chunk)) return Outcome::kWithdrawn;
   if (any_foreign && (!source_->process.alive() || !source_->link_open.load()))
     return Outcome::kGone;
-  if (sum_ && XXH3_64bits_digest(&sum_->state) != request_.checksum) return Outcome::kCorrupt;
+  if (sum_ && sum_->value() != request_.checksum) return Outcome::kCorrupt;
   return Outcome::kCopied;
 }
 
@@ -118,7 +108,7 @@ void CopyJob::end_step(Board& board, std::size_t reader) {
 }
 
 void CopyJob::add_to_checksum(const std::byte* at, std::size_t bytes) {
-  if (sum_) XXH3_64bits_update(&sum_->state, at, bytes);
+  if (sum_) sum_->update({at, bytes});
 }
 
 void CopyJob::copy_mapped_step(std::size_t& part, std::uint32_t& offset) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "env/event_loop.h"
@@ -11,6 +12,7 @@
 #include "transport/local/peer_process.h"
 #include "transport/local/segment_map.h"
 #include "transport/pull.h"
+#include "wire/checksum.h"
 
 namespace kvmend::transport::local {
 
@@ -80,8 +82,7 @@ class CopyJob {
   Outcome outcome_ = Outcome::kStopped;
   std::atomic<bool> stopped_{false};
   std::atomic<bool> in_step_{false};
-  struct Sum;
-  std::shared_ptr<Sum> sum_;
+  std::optional<wire::Checksum> sum_;
 };
 
 }  // namespace kvmend::transport::local

@@ -2,11 +2,11 @@
 
 #include <sys/uio.h>
 
-#include "transport/local/local_hub.h"
-#include "wire/frame.h"
+#include <optional>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "transport/local/local_hub.h"
+#include "wire/checksum.h"
+#include "wire/frame.h"
 
 namespace kvmend::transport::local {
 
@@ -63,8 +63,8 @@ bool LocalSender::offer(const Chunk& chunk, std::vector<std::byte>& frame) {
   sources_.clear();
   std::size_t hint = 0;
   bool reachable = true;
-  XXH3_state_t sum;
-  if (chunk.checksum) XXH3_64bits_reset(&sum);
+  std::optional<wire::Checksum> sum;
+  if (chunk.checksum) sum.emplace();
   chunk.for_each_slice([&](std::byte* local, RegionRef region, std::uint64_t offset,
                            std::uint32_t length) {
     slices_.push_back({region, offset, length});
@@ -74,13 +74,13 @@ bool LocalSender::offer(const Chunk& chunk, std::vector<std::byte>& frame) {
       reachable &= target->foreign();
       sources_.push_back({wire::PullSource::kForeignMemory, reinterpret_cast<std::uintptr_t>(local)});
     }
-    if (chunk.checksum && reachable) XXH3_64bits_update(&sum, local, length);
+    if (sum && reachable) sum->update({local, length});
   });
   if (!reachable || slices_.size() > wire::kMaxSlicesPerPull || !hub_.board().open(chunk.id))
     return false;
   offered_.insert(chunk.id);
   wire::append_pull_frame(frame, chunk.checksum ? wire::kFlagChecksum : std::uint8_t{0}, chunk.id,
-                          {chunk.grant, chunk.checksum ? XXH3_64bits_digest(&sum) : 0}, slices_,
+                          {chunk.grant, sum ? sum->value() : 0}, slices_,
                           sources_);
   return true;
 }

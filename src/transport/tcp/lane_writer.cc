@@ -4,10 +4,8 @@
 
 #include "base/check.h"
 #include "base/sabotage.h"
+#include "wire/checksum.h"
 #include "wire/frame.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace kvmend::transport::tcp {
 namespace {
@@ -25,10 +23,10 @@ wire::FrameType type_of(Opcode opcode) {
 }  // namespace
 
 std::uint64_t checksum_of(std::span<const iovec> payload) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (const iovec& part : payload) XXH3_64bits_update(&state, part.iov_base, part.iov_len);
-  return XXH3_64bits_digest(&state);
+  wire::Checksum sum;
+  for (const iovec& part : payload)
+    sum.update({static_cast<const std::byte*>(part.iov_base), part.iov_len});
+  return sum.value();
 }
 
 void LaneWriter::queue_urgent(std::vector<std::byte> frames) {

@@ -9,16 +9,9 @@
 #include "base/log.h"
 #include "base/sabotage.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace kvmend::transport::tcp {
 
 using wire::FrameType;
-
-struct TcpLane::Checksum {
-  XXH3_state_t state;
-};
 
 namespace {
 
@@ -314,8 +307,7 @@ Status TcpLane::on_write(const wire::FrameHeader& header, Bytes body, std::vecto
     into.clear();
     ++context_.counters.frames_refused;
   } else if ((header.flags & wire::kFlagChecksum) != 0) {
-    if (!sum_) sum_ = std::make_unique<Checksum>();
-    XXH3_64bits_reset(&sum_->state);
+    start_checksum();
   }
   if (KVM_SABOTAGE(ack_before_landing) && !incoming_.scratch) push_ack(incoming_.result);
   return Status::ok();
@@ -341,10 +333,18 @@ bool TcpLane::payload_still_allowed() {
   return false;
 }
 
+void TcpLane::start_checksum() {
+  if (sum_) {
+    sum_->reset();
+  } else {
+    sum_ = std::make_unique<wire::Checksum>();
+  }
+}
+
 void TcpLane::on_payload_bytes(const std::byte* at, std::size_t bytes) {
   context_.counters.payload_bytes_received += bytes;
   if ((incoming_.header.flags & wire::kFlagChecksum) != 0)
-    XXH3_64bits_update(&sum_->state, at, bytes);
+    sum_->update({at, bytes});
 }
 
 void TcpLane::on_payload_discarded(std::size_t bytes) {
@@ -364,7 +364,7 @@ void TcpLane::on_payload_fault() {
 void TcpLane::on_payload_end() {
   const bool sum_matches = (incoming_.header.flags & wire::kFlagChecksum) == 0 ||
                            incoming_.result.code != Code::kOk ||
-                           (sum_ && XXH3_64bits_digest(&sum_->state) == incoming_.checksum);
+                           (sum_ && sum_->value() == incoming_.checksum);
   if (incoming_.reading) {
     const auto at = reads_.find(ChunkId(incoming_.header.id));
     if (at == reads_.end()) return;
@@ -626,8 +626,7 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
     if (body.size() != wire::kDataBodyBytes)
       return protocol_error("a checksummed answer without its checksum");
     incoming_.checksum = load_le<std::uint64_t>(body.data() + 8);
-    if (!sum_) sum_ = std::make_unique<Checksum>();
-    XXH3_64bits_reset(&sum_->state);
+    start_checksum();
   }
   const auto at = reads_.find(ChunkId(header.id));
   if (at == reads_.end()) {

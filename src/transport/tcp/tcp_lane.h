@@ -15,6 +15,7 @@
 #include "transport/lane.h"
 #include "transport/tcp/lane_reader.h"
 #include "transport/tcp/lane_writer.h"
+#include "wire/checksum.h"
 
 namespace kvmend::transport::tcp {
 
@@ -123,6 +124,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   bool offer_pull(const Chunk& chunk);
   void end_write(ChunkId chunk, bool acknowledged);
   void note_answer();
+  void start_checksum();
   void push_ack(const wire::AckEntry& entry);
   void flush_acks();
   void start_next_reply();
@@ -173,8 +175,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::vector<wire::PullSource> sources_;
   bool ack_flush_scheduled_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  struct Checksum;
-  std::unique_ptr<Checksum> sum_;
+  std::unique_ptr<wire::Checksum> sum_;  // of the payload that is arriving; most lanes need none
 };
 
 }  // namespace kvmend::transport::tcp
