@@ -53,7 +53,6 @@ inline constexpr auto kWithdrawWait = 250ms;  // and then it is left alone, stop
 
 // transfers, per session
 inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;
-inline constexpr std::size_t kMaxQueuedTransfers = 1U << 20;
 inline constexpr std::uint32_t kMaxChecksumRetries = 8;       // of one chunk
 inline constexpr auto kReconnectFirst = 20ms;                 // after a shortage of our own
 inline constexpr auto kReconnectMax = 1000ms;

@@ -97,7 +97,6 @@ LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
   Outcome outcome;
   while (outcome.bytes < budget) {
     if (paused_ && payload_left_ == 0) return outcome;
-    const bool into_big = have_header_ && !big_body_.empty() && payload_left_ == 0;
     const std::uint64_t payload_before = payload_left_;
     const std::size_t wanted = fill_iov();
     const env::IoResult io = stream.readv(iov_);
@@ -131,12 +130,8 @@ LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
         if (sink_.closed()) return outcome;
       }
     }
-    if (into_big) {
-      end_ += rest;
-    } else {
-      end_ += rest;
-      KVM_CHECK(end_ <= staging_.size(), "staging overrun");
-    }
+    end_ += rest;
+    KVM_CHECK(end_ <= (big_body_.empty() ? staging_ : big_body_).size(), "staging overrun");
     outcome.error = parse();
     if (!outcome.error.is_ok() || sink_.closed()) return outcome;
     if (io.bytes < wanted) return outcome;  // drained: readiness will tell of more
@@ -224,7 +219,6 @@ Status LaneReader::parse() {
           start_frame(frame.first(wire::kHeaderBytes), frame.subspan(wire::kHeaderBytes));
       if (!status.is_ok()) return status;
     }
-    if (payload_left_ == 0 && header_.payload_bytes == 0) continue;
   }
   return Status::ok();
 }
