@@ -40,14 +40,15 @@ class Plan:
     period_ms: float
     stop_s: tuple[float, ...]
     settle_s: float
+    apart_s: float
     flaps: int
     restarts: int
     kv_engines: int
     deaths: int
 
 
-QUICK = Plan(True, 3, 8, 6, 40, (3.0,), 1.2, 6, 5, 8, 2)
-FULL = Plan(False, 5, 10, 20, 50, (10.0, 45.0), 3.0, 12, 50, 20, 8)
+QUICK = Plan(True, 3, 8, 6, 40, (3.0,), 1.2, 0.3, 6, 5, 8, 2)
+FULL = Plan(False, 5, 10, 20, 50, (10.0, 45.0), 3.0, 1.5, 12, 50, 20, 8)
 
 
 @dataclass
@@ -157,7 +158,7 @@ def break_together(bench: Bench, fleet: Fleet, faults: Sequence[tuple[str, list[
     time.sleep(seconds)
     for outage, groups in begun:
         fleet.end(outage, groups)
-        time.sleep(0.3)  # each kind recovers by itself
+        time.sleep(bench.plan.apart_s)  # each kind recovers by itself
     fleet.settle([outage for outage, _ in begun], bench.plan.settle_s)
 
 

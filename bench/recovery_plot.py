@@ -44,8 +44,9 @@ def _panel(timeline: Timeline, top: int) -> list[str]:
     for i, count in enumerate(counts):
         height = round(min(1.0, count / ceiling) * (PANEL - 6), 1)
         if height != before:
-            x = f"{LEFT + i * inner / bins:.1f}"
-            points += [f"{x},{floor - max(0.0, before):.1f}", f"{x},{floor - height:.1f}"]
+            edge = f"{LEFT + i * inner / bins:.1f}"
+            points += [f"{edge},{floor - max(0.0, before):.1f}",
+                       f"{edge},{floor - height:.1f}"]
             before = height
     points += [f"{LEFT + inner},{floor - before:.1f}", f"{LEFT + inner},{floor}"]
     parts.append(f'<polygon points="{" ".join(points)}" fill="{OK}" fill-opacity="0.85"/>')

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "sim/arena.h"
 #include "sim/breaks.h"
 
 namespace kvmend::sim {
@@ -79,6 +80,7 @@ std::vector<Row> run_batches(const std::vector<Batch>& batches, unsigned threads
     rows.push_back(row);
     total += batch.seeds;
   }
+  Arena::of_this_thread();  // before the other threads, so that a replay finds the same addresses
   std::mutex mutex;
   std::atomic<std::uint64_t> next{0};
   const auto work = [&] {

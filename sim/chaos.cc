@@ -77,8 +77,8 @@ void Chaos::link_fault(Trouble what) {
     case Trouble::kRefuse:
       return put(a, b, {.refuse_connections = true}, time);
     case Trouble::kSmallOnly:
-      put(a, b, {.drop_larger_than = 1'000}, time);
-      return put(b, a, {.drop_larger_than = 1'000}, time);
+      put(a, b, {.drop_larger_than = 300}, time);
+      return put(b, a, {.drop_larger_than = 300}, time);
     case Trouble::kCorrupt:
       return put(a, b, {.corrupt_probability = 0.05}, time);
     default:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "sim/arena.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvmend::sim {
@@ -98,7 +99,9 @@ Cluster::Cluster(std::uint64_t seed, const ClusterOptions& options)
     : seed_(seed),
       options_(options),
       world_(seed, options.world),
-      verdict_([this] { return world_.now(); }) {}
+      verdict_([this] { return world_.now(); }) {
+  Arena::of_this_thread().reset();
+}
 
 Cluster::~Cluster() = default;
 

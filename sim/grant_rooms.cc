@@ -263,8 +263,12 @@ void GrantRooms::end_receiver(Room& room, memory::GrantEnd how) {
       for (const Segment& segment : room.segments(room.in, 0))
         if (!pool.matches(segment))
           return cluster_.verdict().report(
-              2, fmt::format("{}: room {:x} is complete by its count, but page at {} isn't here",
-                             to->instance->node().ip(), room.number, segment.begin));
+              2, fmt::format("{}: room {:x} is complete by its count, but page at {} isn't here "
+                             "(the sender {})",
+                             to->instance->node().ip(), room.number, segment.begin,
+                             room.sender_ok ? "was told OK"
+                                            : fmt::format("has {} retries and isn't done",
+                                                          room.transfer ? room.transfer->retries : 0)));
     // Decoding goes on: it writes into the last, partly filled page.
     pool.write(room.in.back() * kPageBytes + kPageBytes / 2, kPageBytes / 2,
                mix(room.number, 0xa99e));

@@ -87,7 +87,8 @@ void Monitor::on_session_state(Instance& instance, const std::string& session_id
   const Duration longest =
       health_.probe_deadline * (instance.suspected() ? health_.self_stretch_factor : 1) + kSlack;
   const Time now = cluster_.world().now();
-  const Time possible = reach_.last_possible(instance.node(), *peer);
+  const Time possible = std::min(reach_.last_possible(instance.node(), *peer),
+                                 reach_.last_connectable(instance.node(), *peer));
   if (now - possible > longest)
     cluster_.verdict().report(
         4, fmt::format("{}: session {} left `failed`, but the peer has been out of reach for "

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sim/arena.h"
 #include "sim/content.h"
 
 namespace kvmend::sim {
@@ -23,7 +24,7 @@ bool has(const Permit& permit, std::size_t at) {
 
 Pool::Pool(std::string name, std::size_t bytes, std::function<Time()> clock, Verdict& verdict)
     : name_(std::move(name)),
-      memory_(bytes),
+      memory_(Arena::of_this_thread().take(bytes), bytes),
       before_(bytes),
       clock_(std::move(clock)),
       verdict_(verdict) {}
@@ -69,7 +70,7 @@ bool Pool::is_live(PermitId id) const {
 
 void Pool::write(std::size_t begin, std::size_t length, std::uint64_t seed) {
   look();
-  fill(std::span(memory_).subspan(begin, length), seed);
+  fill(memory_.subspan(begin, length), seed);
   std::memcpy(before_.data() + begin, memory_.data() + begin, length);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +47,6 @@ class Pool final : public MemoryWatch {
   Pool(std::string name, std::size_t bytes, std::function<Time()> clock, Verdict& verdict);
 
   [[nodiscard]] std::byte* base() { return memory_.data(); }
-  [[nodiscard]] std::size_t size() const { return memory_.size(); }
   [[nodiscard]] std::size_t offset_of(const void* at) const {
     return static_cast<std::size_t>(static_cast<const std::byte*>(at) - memory_.data());
   }
@@ -83,7 +83,7 @@ class Pool final : public MemoryWatch {
   [[nodiscard]] bool covered(Use use, std::size_t& at, std::size_t end, Time now) const;
 
   const std::string name_;
-  std::vector<std::byte> memory_;
+  const std::span<std::byte> memory_;  // of the thread's arena
   std::vector<std::byte> before_;
   std::function<Time()> clock_;
   Verdict& verdict_;

@@ -8,8 +8,13 @@ bool is_dead(const env::sim::Fault* fault) {
   return fault != nullptr && (fault->drop_probability >= 1 || fault->drop_larger_than > 0);
 }
 
-bool refuses_connections(const env::sim::Fault* fault) {
-  return fault != nullptr && (fault->drop_syn_probability >= 1 || fault->refuse_connections);
+// Of packets that open a connection, or that answer one.
+bool drops_openings(const env::sim::Fault* fault) {
+  return fault != nullptr && fault->drop_syn_probability >= 1;
+}
+
+bool refuses(const env::sim::Fault* fault) {
+  return fault != nullptr && fault->refuse_connections;
 }
 
 }  // namespace
@@ -60,13 +65,18 @@ void Reach::on_reach_changed() {
       const auto impaired = impaired_.find(b->index());
       const bool held = impaired != impaired_.end() && impaired->second;
       const bool clean = run && !held && there == nullptr && back == nullptr;
-      const bool possible = run && !is_dead(there) && !is_dead(back) &&
-                            !refuses_connections(there) && !refuses_connections(back);
+      const bool passes = !is_dead(there) && !is_dead(back);
+      const bool possible = run && passes;
+      // What the other direction refuses are the other side's attempts.
+      const bool connectable = a->active() != nullptr && b->instance() != nullptr && passes &&
+                               !drops_openings(there) && !drops_openings(back) && !refuses(there);
       Pair& pair = pairs_[key];
       if (clean && !pair.clean) pair.clean_since = now;
       if (!possible && pair.possible) pair.last_possible = now;
+      if (!connectable && pair.connectable) pair.last_connectable = now;
       pair.clean = clean;
       pair.possible = possible;
+      pair.connectable = connectable;
     }
 }
 
@@ -79,6 +89,12 @@ Time Reach::last_possible(Node& a, Node& b) const {
   const auto at = pairs_.find({a.index(), b.index()});
   if (at == pairs_.end() || at->second.possible) return cluster_.world().now();
   return at->second.last_possible;
+}
+
+Time Reach::last_connectable(Node& a, Node& b) const {
+  const auto at = pairs_.find({a.index(), b.index()});
+  if (at == pairs_.end() || at->second.connectable) return cluster_.world().now();
+  return at->second.last_connectable;
 }
 
 }  // namespace kvmend::sim

@@ -28,8 +28,10 @@ class Reach final : public Part {
   /// Since when `b` has been perfectly reachable from `a` and back (in the world's time); kForever
   /// while it isn't.
   [[nodiscard]] Time clean_since(Node& a, Node& b) const;
-  /// When an exchange of packets was last conceivable.
+  /// When bytes could last go from `a` to the process at `b` and back.
   [[nodiscard]] Time last_possible(Node& a, Node& b) const;
+  /// When a connection from `a` to `b` could last be opened. A stopped process's kernel accepts too.
+  [[nodiscard]] Time last_connectable(Node& a, Node& b) const;
 
   void on_reach_changed() override;
 
@@ -41,8 +43,10 @@ class Reach final : public Part {
   struct Pair {
     bool clean = true;
     bool possible = true;
+    bool connectable = true;
     Time clean_since{};
-    Time last_possible{};  // while not possible
+    Time last_possible{};     // while not possible
+    Time last_connectable{};  // while not connectable
   };
   using Key = std::pair<std::size_t, std::size_t>;
   [[nodiscard]] const env::sim::Fault* fault_of(std::size_t a, std::size_t b) const;

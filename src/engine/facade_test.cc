@@ -290,10 +290,17 @@ TEST_F(Facade, OnDoneMaySubmit) {
 }
 
 TEST_F(Facade, PeerRegionsAreThereWhenTheCallReturns) {
+  constexpr std::size_t kRegions = 20'000;  // several messages
+  Pages many(kRegions * 64);
+  std::vector<MemoryRange> ranges;
+  for (std::size_t i = 0; i < kRegions; ++i) ranges.push_back({many.at(i * 64), 32});
+  ASSERT_TRUE(b_->register_batch(ranges, MemoryKind::kHost, Access::kRemoteRead).is_ok());
   const auto regions = a_->peer_regions(id_, 5s);
-  ASSERT_TRUE(regions.has_value());
-  ASSERT_EQ(regions->size(), 1U);
+  ASSERT_TRUE(regions.has_value()) << regions.error().to_string();
+  ASSERT_EQ(regions->size(), kRegions + 1);
   EXPECT_EQ((*regions)[0].first, to_.address(0));
+  const auto empty = make_engine();
+  EXPECT_EQ(a_->peer_regions(empty->session_id(), 5s)->size(), 0U);
 }
 
 // R7

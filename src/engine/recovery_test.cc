@@ -345,6 +345,21 @@ TEST_F(Recovery, AStoppedPeerIsNoticedUnderAStreamOfSmallWrites) {
   expect_all_ok(flights);
 }
 
+// Found by ./dev bench recovery: after 45 s the stopped process found 450 dead probes before ours.
+TEST_F(Recovery, AStoppedPeerIsAskedOverFewConnections) {
+  connect();
+  b_->process().pause();
+  const std::vector<FlightPtr> flights = stream(*a_, *b_, 8, 64 * kKiB, {.deadline = 60s});
+  engines_.run_for(45s);
+  EXPECT_EQ(a_->state(*b_), "failed");
+  EXPECT_LE(counters().probes_started, 60U);
+  b_->process().resume();
+  const Time from = engines_.world().now();
+  ASSERT_TRUE(engines_.finish(flights, 1s));
+  expect_all_ok(flights);
+  EXPECT_LE(engines_.world().now() - from, 150ms);
+}
+
 // The same with all that a slow link has to carry: what the host takes of it is progress.
 TEST(RecoveryTest, ASlowLinkIsNotSilence) {
   SimEngines engines(make_tcp_transport, 5,

@@ -80,7 +80,7 @@ void Session::apply(const health::Outcome& out, const Status& cause) {
     for (const TransferPtr& transfer : parked) finish(transfer, why);
   }
   if (changed && out.to == State::kFailed) settle_openings(health_.refusal());
-  if (changed && out.to == State::kHealthy && epoch_ && epoch_->up()) settle_openings(Status::ok());
+  if (changed) settle_if_usable();
   if (out.has(Action::kReleaseParked)) schedule_pump();
   if (out.has(Action::kFree)) {
     const Status why(Code::kSessionFailed, Origin::kLocal,
@@ -182,8 +182,7 @@ void Session::on_epoch_up(const wire::HelloAck& ack) {
   }
   apply(health_.on_connected(ack.incarnation, epoch_attempt_, now));
   if (!epoch_ || !epoch_->up()) return;
-  // A suspect one shows by its answer to the heartbeat that it is there.
-  if (health_.state() != State::kSuspect) settle_openings(Status::ok());
+  settle_if_usable();
   send_waiting_control();
   pump();
 }
@@ -248,8 +247,26 @@ void Session::cancel_probes() {
   probes_.clear();
 }
 
+// A stopped peer's host accepts every connection, and its process finds them all when it goes on:
+// probes every 100 ms would stand in the way of the one that counts. So while one waits there,
+// another begins only shortly before its deadline. (In a black hole no hello arrives, and fresh
+// connections are what helps.)
+bool Session::puts_probe_off(Time now) const {
+  if (probe_anyway_ || probes_.empty()) return false;
+  const health::HealthOptions& options = host_.health_options;
+  const Time renew = probes_.back()->started() + options.probe_deadline -
+                     2 * options.probe_demand_interval;
+  return now < renew && probes_.back()->waits_for_process();
+}
+
 void Session::start_probe() {
   const Time now = host_.loop.now();
+  if (puts_probe_off(now)) {
+    host_.probe_finished();
+    host_.schedule_probe(*this, now + host_.health_options.probe_demand_interval, true);
+    return;
+  }
+  probe_anyway_ = false;
   const std::int64_t stretch = host_.self_view().stretch;
   auto probe = std::make_unique<Probe>(
       host_.loop, host_.random, host_.transport, host_.self, peer_, Incarnation{},
@@ -278,6 +295,7 @@ void Session::probe_done(Probe* probe, const ProbeResult& result) {
 // ----------------------------------------------------------------------------------- peer's news
 
 void Session::on_peer_hello(Incarnation incarnation) {
+  probe_anyway_ = true;
   apply(health_.on_peer_hello(incarnation, host_.loop.now()));
 }
 
@@ -294,6 +312,7 @@ void Session::on_gap() {
   const Time now = host_.loop.now();
   control_watch_.forgive(now);
   if (epoch_) epoch_->forgive(now);
+  probe_anyway_ = true;
   host_.schedule_probe(*this, now, true);
 }
 
@@ -301,10 +320,16 @@ void Session::open(Time deadline, Opened opened) {
   const Time now = host_.loop.now();
   apply(health_.on_demand(now));
   openings_.push_back({deadline, std::move(opened)});
-  const bool usable = health_.state() == State::kHealthy || health_.state() == State::kProbing;
-  if (usable && epoch_ && epoch_->up()) return settle_openings(Status::ok());
+  settle_if_usable();
   update_parked();
   arm();
+}
+
+// A suspect session shows by its answer to the heartbeat that it is there; raw users need to know
+// the peer's regions too.
+void Session::settle_if_usable() {
+  const bool usable = health_.state() == State::kHealthy || health_.state() == State::kProbing;
+  if (usable && epoch_ && epoch_->up() && regions_) settle_openings(Status::ok());
 }
 
 void Session::settle_openings(const Status& status) {

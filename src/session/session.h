@@ -148,6 +148,7 @@ class Session final : private EpochEvents {
   void drop_epoch();
   void fail_old_plan();
   void cancel_probes();
+  [[nodiscard]] bool puts_probe_off(Time now) const;
   void unadmit_all();
   void probe_done(Probe* probe, const ProbeResult& result);
 
@@ -165,6 +166,7 @@ class Session final : private EpochEvents {
   void index_deadline(const TransferPtr& transfer, Time when);
   void arm();
   void on_tick();
+  void settle_if_usable();
   void settle_openings(const Status& status);
   [[nodiscard]] Status not_the_one_meant() const;
   [[nodiscard]] Status expired(const TransferState& transfer) const;
@@ -203,6 +205,7 @@ class Session final : private EpochEvents {
   memory::RemoteRegionsBuilder regions_builder_;
 
   std::vector<std::unique_ptr<Probe>> probes_;
+  bool probe_anyway_ = false;  // news since the last probe began: the next one isn't put off
   std::vector<Opening> openings_;
   env::ScopedTimer tick_;
   bool pump_scheduled_ = false;

@@ -388,7 +388,6 @@ void Session::on_pong() {
   const Time now = host_.loop.now();
   control_watch_.progress(now);
   apply(health_.on_life(now));
-  if (health_.state() == State::kHealthy) settle_openings(Status::ok());
 }
 
 void Session::on_control(Bytes body) {
@@ -403,6 +402,7 @@ void Session::on_control(Bytes body) {
   if (part == nullptr) return;
   if (auto snapshot = regions_builder_.apply(*part)) {
     regions_ = std::move(snapshot);
+    settle_if_usable();
     schedule_pump();
     return;
   }

@@ -1,0 +1,57 @@
+#include "session/chunker.h"
+
+#include <gtest/gtest.h>
+
+#include "env/sim/core.h"
+#include "wire/frame.h"
+
+namespace kvmend::session {
+namespace {
+
+// Property: the chunks of a transfer are its bytes, each once and in order, within both caps.
+TEST(ChunkerTest, ChunksCoverEveryByteOnce) {
+  env::sim::SimRandom random(1);
+  for (int round = 0; round < 200; ++round) {
+    TransferState transfer;
+    std::byte* local = nullptr;
+    const std::size_t pieces = 1 + random.below(3'000);
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < pieces; ++i) {
+      const std::uint64_t length = 1 + random.below(random.below(20) == 0 ? 100'000 : 50);
+      transfer.pieces.push_back({local + total, RegionRef{1, 1}, total, length});
+      total += length;
+    }
+    const auto most = static_cast<std::uint32_t>(1 + random.below(70'000));
+    std::uint64_t at = 0;
+    std::deque<ChunkSpan> spans;
+    while (transfer.has_unsent()) {
+      const ChunkSpan span = next_span(transfer, most);
+      ASSERT_LE(span.bytes, most);
+      ASSERT_GT(span.bytes, 0U);
+      std::size_t slices = 0;
+      make_chunk(transfer, span).for_each_slice(
+          [&](const std::byte* from, RegionRef, std::uint64_t offset, std::uint32_t length) {
+            ASSERT_EQ(from, local + at);
+            ASSERT_EQ(offset, at);
+            at += length;
+            ++slices;
+          });
+      ASSERT_EQ(slices, span.pieces);
+      ASSERT_LE(slices, wire::kMaxSlicesPerPull);
+      spans.push_back(span);
+    }
+    ASSERT_EQ(at, total);
+    // What must be sent again comes as it was.
+    transfer.resend = spans;
+    for (const ChunkSpan& span : spans) {
+      const ChunkSpan again = next_span(transfer, 1);
+      ASSERT_EQ(again.first_piece, span.first_piece);
+      ASSERT_EQ(again.skip, span.skip);
+      ASSERT_EQ(again.bytes, span.bytes);
+    }
+    ASSERT_FALSE(transfer.has_unsent());
+  }
+}
+
+}  // namespace
+}  // namespace kvmend::session

@@ -1,0 +1,173 @@
+#include "transport/tcp/lane_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "env/sim/core.h"
+#include "wire/frame.h"
+
+namespace kvmend::transport::tcp {
+namespace {
+
+/// Takes bytes as a kernel does: any part of what it is given, and nothing at all when one of the
+/// places that would go into the same packet can't be read.
+class FakeStream final : public env::Stream {
+ public:
+  env::IoResult readv(std::span<const iovec>) override { return {}; }
+  env::IoResult writev(std::span<const iovec> from) override {
+    EXPECT_LE(from.size(), 1024U);
+    for (const iovec& part : from) {
+      const auto* begin = static_cast<const std::byte*>(part.iov_base);
+      if (begin < bad_end && bad_begin < begin + part.iov_len)
+        return {.kind = env::IoResult::Kind::kFault, .sys_errno = EFAULT};
+    }
+    std::size_t total = 0;
+    for (const iovec& part : from) total += part.iov_len;
+    std::size_t left = random.cut(std::min(total, room), 0.5);
+    if (left == 0) return {.kind = env::IoResult::Kind::kAgain};
+    const std::size_t moved = left;
+    room -= moved;
+    for (const iovec& part : from) {
+      const std::size_t n = std::min(left, part.iov_len);
+      const auto* begin = static_cast<const std::byte*>(part.iov_base);
+      taken.insert(taken.end(), begin, begin + n);
+      left -= n;
+    }
+    return {.kind = env::IoResult::Kind::kOk, .bytes = moved};
+  }
+  void want_read(bool) override {}
+  void want_write(bool) override {}
+  void set_handler(env::StreamHandler*) override {}
+  [[nodiscard]] std::size_t unacknowledged_bytes() const override { return 0; }
+  void reset_on_close() override {}
+  [[nodiscard]] const Address& peer() const override { return address; }
+
+  env::sim::SimRandom random{1};
+  Address address{"10.0.0.2", 7000};
+  std::size_t room = SIZE_MAX;
+  const std::byte* bad_begin = nullptr;
+  const std::byte* bad_end = nullptr;
+  std::vector<std::byte> taken;
+};
+
+struct Seen {
+  wire::FrameType type;
+  std::uint64_t id;
+  std::vector<std::byte> payload;
+};
+
+std::vector<Seen> frames_of(Bytes bytes) {
+  std::vector<Seen> frames;
+  while (!bytes.empty()) {
+    const auto header = wire::parse_header(bytes.first(wire::kHeaderBytes));
+    EXPECT_TRUE(header.has_value());
+    if (!header) break;
+    const Bytes payload =
+        bytes.subspan(wire::kHeaderBytes + header->body_bytes, header->payload_bytes);
+    frames.push_back({header->type, header->id, {payload.begin(), payload.end()}});
+    bytes = bytes.subspan(wire::kHeaderBytes + header->body_bytes + header->payload_bytes);
+  }
+  return frames;
+}
+
+class LaneWriterTest : public testing::Test {
+ protected:
+  LaneWriterTest() {
+    for (std::size_t i = 0; i < pool_.size(); ++i) pool_[i] = static_cast<std::byte>(i % 251 + 1);
+    pieces_.reserve(64);
+  }
+  Chunk chunk(std::uint64_t id, std::size_t at, std::size_t bytes, bool urgent = false) {
+    pieces_.push_back({pool_.data() + at, RegionRef{1, 1}, at, bytes});
+    Chunk chunk;
+    chunk.id = ChunkId(id);
+    chunk.grant = GrantId(5);
+    chunk.urgent = urgent;
+    chunk.pieces = std::span(&pieces_.back(), 1);
+    chunk.bytes = static_cast<std::uint32_t>(bytes);
+    return chunk;
+  }
+  static std::vector<std::byte> ping(std::uint64_t nonce) {
+    std::vector<std::byte> frame;
+    wire::append_frame(frame, wire::FrameType::kPing, nonce, {});
+    return frame;
+  }
+  std::vector<std::uint64_t> ids() {
+    std::vector<std::uint64_t> ids;
+    for (const Seen& frame : frames_of(stream_.taken)) ids.push_back(frame.id);
+    return ids;
+  }
+  [[nodiscard]] bool is_source(const Seen& frame, std::size_t at) const {
+    return std::equal(frame.payload.begin(), frame.payload.end(), pool_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  static bool is_zero(const Seen& frame, std::size_t from = 0) {
+    return std::all_of(frame.payload.begin() + static_cast<std::ptrdiff_t>(from), frame.payload.end(),
+                       [](std::byte b) { return b == std::byte{0}; });
+  }
+
+  std::vector<std::byte> pool_{std::vector<std::byte>(1U << 20)};
+  std::vector<Piece> pieces_;
+  FakeStream stream_;
+  LaneWriter writer_;
+};
+
+TEST_F(LaneWriterTest, OnlyTheFrameWhoseMemoryFaultsIsBlamed) {
+  writer_.queue_urgent(ping(100));
+  for (std::uint64_t id = 1; id <= 5; ++id) writer_.queue_chunk(chunk(id, id * 1000, 500));
+  stream_.bad_begin = pool_.data() + 3'100;
+  stream_.bad_end = pool_.data() + 3'101;
+  const LaneWriter::Outcome outcome = writer_.flush(stream_, 1U << 20);
+  EXPECT_TRUE(outcome.error.is_ok());
+  EXPECT_EQ(outcome.faulted, std::vector<ChunkId>{ChunkId(3)});
+  stream_.room = SIZE_MAX;
+  while (!writer_.empty()) writer_.flush(stream_, 1U << 20);
+  const std::vector<Seen> frames = frames_of(stream_.taken);
+  ASSERT_EQ(frames.size(), 6U);
+  for (std::size_t id = 1; id <= 5; ++id) {
+    EXPECT_EQ(frames[id].id, id);
+    EXPECT_TRUE(id == 3 ? is_zero(frames[id]) : is_source(frames[id], id * 1000)) << id;
+  }
+}
+
+TEST_F(LaneWriterTest, UrgentOnesOvertakeWhatHasNotBegun) {
+  writer_.queue_chunk(chunk(1, 0, 10'000));
+  writer_.queue_chunk(chunk(2, 10'000, 100));
+  stream_.room = 5'000;
+  while (stream_.room > 0) writer_.flush(stream_, 1U << 20);
+  writer_.queue_chunk(chunk(3, 20'000, 100, true));
+  writer_.queue_chunk(chunk(4, 30'000, 100, true));
+  writer_.queue_urgent(ping(100));
+  stream_.room = SIZE_MAX;
+  while (!writer_.empty()) writer_.flush(stream_, 1U << 20);
+  EXPECT_EQ(ids(), (std::vector<std::uint64_t>{1, 100, 3, 4, 2}));
+  EXPECT_EQ(writer_.urgent_bytes(), 0U);
+}
+
+TEST_F(LaneWriterTest, ADetachedChunksMemoryIsNotReadAnyMore) {
+  for (std::size_t sent = 0; sent < 1'200; sent += 37) {
+    stream_.taken.clear();
+    stream_.room = sent;
+    LaneWriter writer;
+    writer.queue_chunk(chunk(1, 0, 1'000));
+    writer.queue_chunk(chunk(2, 5'000, 100));
+    while (stream_.room > 0) writer.flush(stream_, 1U << 20);
+    const bool unsent = writer.detach(ChunkId(1));
+    EXPECT_EQ(unsent, sent == 0);
+    stream_.bad_begin = pool_.data();
+    stream_.bad_end = pool_.data() + 1'000;
+    stream_.room = SIZE_MAX;
+    while (!writer.empty()) {
+      const LaneWriter::Outcome outcome = writer.flush(stream_, 1U << 20);
+      EXPECT_TRUE(outcome.faulted.empty());
+    }
+    const std::vector<Seen> frames = frames_of(stream_.taken);
+    ASSERT_EQ(frames.size(), unsent ? 1U : 2U) << sent;
+    EXPECT_TRUE(is_source(frames.back(), 5'000));
+    stream_.bad_begin = stream_.bad_end = nullptr;
+    pieces_.clear();
+  }
+}
+
+}  // namespace
+}  // namespace kvmend::transport::tcp
