@@ -83,8 +83,8 @@ class Case {
       } else if (command == static_cast<std::uint32_t>(Kind::kEngine) || command == 51) {
         // The engine's own thread does it.
       } else {
-        ok = RawTcp::receive(fd, static_cast<RawMode>(command),
-                             {pool.data(), pool.size()}, page_bytes_, dst_order_);
+        ok = RawTcp::receive(fd, static_cast<RawMode>(command), {pool.data(), pool.size()},
+                             page_bytes_, dst_order_);
       }
       pair_.barrier();
       pair_.shared().cpu_seconds[1] = process_cpu_seconds() - cpu;

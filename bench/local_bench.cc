@@ -155,8 +155,8 @@ class Case {
     TransferOptions options;
     options.checksum = settings_.checksum;
     const double start = now_seconds();
-    const auto handle = take(
-        engine_->submit_pages(prepared_, Opcode::kWrite, src_order_, dst_order_, std::move(options)));
+    const auto handle = take(engine_->submit_pages(prepared_, Opcode::kWrite, src_order_,
+                                                   dst_order_, std::move(options)));
     submit_seconds_.push_back(now_seconds() - start);
     const auto status = handle->wait(std::chrono::seconds(60));
     if (!status || !status->is_ok()) fail_hard(status ? status->to_string() : "timeout");
@@ -207,7 +207,8 @@ class Case {
       ranges.push_back({static_cast<std::byte*>(large) + i * kPiece, kPiece});
     for (int r = 0; r < 5; ++r) {
       double start = now_seconds();
-      expect_ok(engine_->register_memory(large, kPiece * kPieces, MemoryKind::kHost, Access::kNone));
+      expect_ok(
+          engine_->register_memory(large, kPiece * kPieces, MemoryKind::kHost, Access::kNone));
       one.push_back(now_seconds() - start);
       expect_ok(engine_->unregister_memory(large));
       start = now_seconds();

@@ -28,7 +28,9 @@ Buffer::Buffer(std::size_t bytes, PageMemory memory) : mapped_(bytes + kHugeByte
   std::memset(data_, 0, size_);
 }
 
-Buffer::~Buffer() { munmap(mapping_, mapped_); }
+Buffer::~Buffer() {
+  munmap(mapping_, mapped_);
+}
 
 std::vector<std::uint32_t> random_order(std::size_t count, std::uint64_t seed) {
   std::vector<std::uint32_t> order(count);

@@ -28,8 +28,7 @@ double process_cpu_seconds() {
 }
 
 double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 std::uint64_t resident_bytes() {
@@ -67,8 +66,8 @@ double percentile(std::vector<double> values, double share) {
 }
 
 Pair::Pair(bool pin) : pin_(pin) {
-  void* page = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                    -1, 0);
+  void* page =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) std::abort();
   shared_ = new (page) Shared;
 }

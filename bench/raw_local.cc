@@ -52,8 +52,7 @@ bool read_part(const RawSource& from, std::byte* to, std::size_t page_bytes,
                std::span<const std::uint32_t> src, std::span<const std::uint32_t> dst) {
   std::vector<iovec> local;
   std::vector<iovec> remote;
-  const std::size_t batch =
-      std::clamp<std::size_t>(kCallBytes / page_bytes, 1, kMaxIov);
+  const std::size_t batch = std::clamp<std::size_t>(kCallBytes / page_bytes, 1, kMaxIov);
   for (std::size_t i = 0; i < src.size();) {
     local.clear();
     remote.clear();
@@ -62,8 +61,8 @@ bool read_part(const RawSource& from, std::byte* to, std::size_t page_bytes,
       remote.push_back({reinterpret_cast<void*>(from.address + src[i] * page_bytes),  // NOLINT
                         page_bytes});
     }
-    const ssize_t got = process_vm_readv(from.pid, local.data(), local.size(), remote.data(),
-                                         remote.size(), 0);
+    const ssize_t got =
+        process_vm_readv(from.pid, local.data(), local.size(), remote.data(), remote.size(), 0);
     if (got != static_cast<ssize_t>(local.size() * page_bytes)) return false;
   }
   return true;
@@ -89,15 +88,15 @@ bool raw_copy(const RawSource& from, std::byte* to, std::size_t page_bytes,
     for (std::size_t t = 0; t < kThreads; ++t) {
       const std::size_t begin = src_order.size() * t / kThreads;
       const std::size_t count = src_order.size() * (t + 1) / kThreads - begin;
-      threads.emplace_back([&, src = src_order.subspan(begin, count),
-                            dst = dst_order.subspan(begin, count)] {
-        if (from.mapped == nullptr) {
-          if (!read_part(from, to, page_bytes, src, dst)) good.store(false);
-          return;
-        }
-        for (std::size_t i = 0; i < src.size(); ++i)
-          copy_page(to + dst[i] * page_bytes, from.mapped + src[i] * page_bytes, page_bytes);
-      });
+      threads.emplace_back(
+          [&, src = src_order.subspan(begin, count), dst = dst_order.subspan(begin, count)] {
+            if (from.mapped == nullptr) {
+              if (!read_part(from, to, page_bytes, src, dst)) good.store(false);
+              return;
+            }
+            for (std::size_t i = 0; i < src.size(); ++i)
+              copy_page(to + dst[i] * page_bytes, from.mapped + src[i] * page_bytes, page_bytes);
+          });
     }
   }
   return good.load();

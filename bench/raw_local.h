@@ -21,8 +21,8 @@ struct RawSource {
 /// Maps descriptor `fd` of process `pid` read-only, huge pages advised. Null: failed.
 [[nodiscard]] const std::byte* map_peer_memfd(pid_t pid, int fd, std::size_t bytes);
 
-/// Copies page src_order[i] of the source to page dst_order[i] of `to`, with two threads. Non-temporal
-/// AVX-512 stores where the processor has them. False: failed.
+/// Copies page src_order[i] of the source to page dst_order[i] of `to`, with two threads.
+/// Non-temporal AVX-512 stores where the processor has them. False: failed.
 [[nodiscard]] bool raw_copy(const RawSource& from, std::byte* to, std::size_t page_bytes,
                             std::span<const std::uint32_t> src_order,
                             std::span<const std::uint32_t> dst_order);

@@ -16,8 +16,8 @@
 namespace kvmend::bench {
 namespace {
 
-constexpr std::size_t kCallBytes = 1U << 20;      // of one plain system call
-constexpr std::size_t kFrameBytes = 512U << 10;   // of one frame with a header
+constexpr std::size_t kCallBytes = 1U << 20;     // of one plain system call
+constexpr std::size_t kFrameBytes = 512U << 10;  // of one frame with a header
 constexpr std::size_t kMaxEntries = 1024;
 constexpr std::size_t kHeaderBytes = 32;
 constexpr std::size_t kSliceBytes = 24;

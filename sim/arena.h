@@ -1,5 +1,5 @@
-// Memory at the same addresses in every run: peers tell each other addresses, so those are part of the
-// trace.
+// Memory at the same addresses in every run: peers tell each other addresses, so those are part of
+// the trace.
 #pragma once
 
 #include <sys/mman.h>

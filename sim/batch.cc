@@ -41,8 +41,9 @@ void run_one(const Batch& batch, std::uint64_t seed, Row& row, std::mutex& mutex
   if (batch.twice && !report.violation) {
     const Report again = batch.scenario->run(seed);
     if (again.trace_hash != report.trace_hash)
-      report.violation = Violation{0, fmt::format("not repeatable: trace {:016x}, then {:016x}",
-                                                  report.trace_hash, again.trace_hash),
+      report.violation = Violation{0,
+                                   fmt::format("not repeatable: trace {:016x}, then {:016x}",
+                                               report.trace_hash, again.trace_hash),
                                    {}};
   }
   const std::lock_guard lock(mutex);
@@ -64,7 +65,9 @@ void run_one(const Batch& batch, std::uint64_t seed, Row& row, std::mutex& mutex
 
 }  // namespace
 
-void print_replay_on_abort() { std::signal(SIGABRT, on_abort); }
+void print_replay_on_abort() {
+  std::signal(SIGABRT, on_abort);
+}
 
 std::string replay_command(std::string_view scenario, std::uint64_t seed, std::string_view fault) {
   return fmt::format("kvmend-sim --scenario {} --seed {}{}", scenario, seed,

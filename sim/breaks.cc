@@ -39,12 +39,20 @@ sabotage::Fault fault_of(std::string_view name) {
 
 }  // namespace
 
-std::span<const Break> breaks() { return kBreaks; }
+std::span<const Break> breaks() {
+  return kBreaks;
+}
 
-bool is_break(std::string_view name) { return fault_of(name) != sabotage::Fault::none; }
+bool is_break(std::string_view name) {
+  return fault_of(name) != sabotage::Fault::none;
+}
 
-Broken::Broken(std::string_view name) { sabotage::active = fault_of(name); }
+Broken::Broken(std::string_view name) {
+  sabotage::active = fault_of(name);
+}
 
-Broken::~Broken() { sabotage::active = sabotage::Fault::none; }
+Broken::~Broken() {
+  sabotage::active = sabotage::Fault::none;
+}
 
 }  // namespace kvmend::sim

@@ -15,7 +15,8 @@ struct Break {
 
 [[nodiscard]] std::span<const Break> breaks();
 
-/// Breaks the code that this thread runs, while it lives. "none" breaks nothing; false: no such name.
+/// Breaks the code that this thread runs, while it lives. "none" breaks nothing; false: no such
+/// name.
 class Broken {
  public:
   explicit Broken(std::string_view name);

@@ -15,12 +15,12 @@ enum class Trouble : std::uint8_t {
   kLoss,
   kSlow,
   kReset,
-  kOneWay,       ///< one direction drops everything
-  kBlackHole,    ///< both do
-  kSilentSyn,    ///< standing connections work, new ones get no answer
+  kOneWay,     ///< one direction drops everything
+  kBlackHole,  ///< both do
+  kSilentSyn,  ///< standing connections work, new ones get no answer
   kRefuse,
-  kSmallOnly,    ///< large packets vanish: handshakes pass, data doesn't
-  kCorrupt,      ///< a bit of a segment flips, unnoticed by the link
+  kSmallOnly,  ///< large packets vanish: handshakes pass, data doesn't
+  kCorrupt,    ///< a bit of a segment flips, unnoticed by the link
   kPause,
   kClockJump,
   kCrash,        ///< and a restart at the same address, with other memory
@@ -51,7 +51,9 @@ class Chaos {
   void put(Node& a, Node& b, const env::sim::Fault& fault, Duration length);
   void process_fault(Trouble what);
   void crash(Node& node);
-  [[nodiscard]] Duration length() { return dice_.skewed(std::chrono::milliseconds(20), options_.longest); }
+  [[nodiscard]] Duration length() {
+    return dice_.skewed(std::chrono::milliseconds(20), options_.longest);
+  }
 
   Cluster& cluster_;
   Reach& reach_;

@@ -14,10 +14,11 @@ Instance::Instance(Cluster& cluster, Node& node, std::uint64_t number)
     : cluster_(cluster),
       node_(node),
       number_(number),
-      process_(cluster.world().host(node.ip()).start_process(fmt::format("{}/{}", node.ip(),
-                                                                         number))),
-      pool_(fmt::format("{} (life {})", node.ip(), number), cluster.options().pool_bytes,
-            [this] { return process_.loop().now(); }, cluster.verdict()),
+      process_(
+          cluster.world().host(node.ip()).start_process(fmt::format("{}/{}", node.ip(), number))),
+      pool_(
+          fmt::format("{} (life {})", node.ip(), number), cluster.options().pool_bytes,
+          [this] { return process_.loop().now(); }, cluster.verdict()),
       network_(process_.env().network, pool_),
       running_since_(cluster.world().now()) {
   EngineOptions options = cluster.options().engine;
@@ -139,8 +140,7 @@ void Cluster::reach_changed() {
 }
 
 void Cluster::tell_session_state(Instance& instance, const std::string& session_id,
-                                 std::string_view from, std::string_view to,
-                                 const Status& cause) {
+                                 std::string_view from, std::string_view to, const Status& cause) {
   for (Part* part : parts_) part->on_session_state(instance, session_id, from, to, cause);
 }
 

@@ -151,8 +151,8 @@ class Cluster {
   /// Runs for so long, or until a rule is broken.
   void run_for(Duration duration);
   void reach_changed();
-  void tell_session_state(Instance& instance, const std::string& session_id,
-                          std::string_view from, std::string_view to, const Status& cause);
+  void tell_session_state(Instance& instance, const std::string& session_id, std::string_view from,
+                          std::string_view to, const Status& cause);
   std::vector<Part*>& parts() { return parts_; }
   std::uint64_t next_instance() { return ++instances_; }
 

@@ -19,8 +19,8 @@ class Dice {
   bool chance(double probability) { return random_.chance(probability); }
   /// low ... high
   std::int64_t between(std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(
-                     random_.below(static_cast<std::uint64_t>(high - low) + 1));
+    return low +
+           static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(high - low) + 1));
   }
   Duration between(Duration low, Duration high) {
     return Duration(between(low.count(), high.count()));

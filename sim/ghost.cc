@@ -75,7 +75,9 @@ Ghost::Ghost(Cluster& cluster, GhostOptions options)
 
 Ghost::~Ghost() = default;
 
-void Ghost::finish() { calls_.clear(); }
+void Ghost::finish() {
+  calls_.clear();
+}
 
 void Ghost::schedule() {
   const Duration gap = dice_.between(options_.gap / 4, options_.gap * 2);
@@ -111,7 +113,8 @@ std::vector<std::byte> Ghost::make_hello(Instance& from, Instance& to, std::stri
       break;
     default: {
       hello.kind = wire::LaneKind::kData;
-      hello.epoch = Epoch(session == nullptr ? 1 : std::max<std::uint64_t>(1, session->info().epoch));
+      hello.epoch =
+          Epoch(session == nullptr ? 1 : std::max<std::uint64_t>(1, session->info().epoch));
       wire::Token token{};
       fill(token, dice_.next());
       hello.token = token;

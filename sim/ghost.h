@@ -1,5 +1,5 @@
-// A stranger on the network: says hellos of the past and of other processes, and nonsense. Nothing of
-// it may be accepted, and nobody may suffer.
+// A stranger on the network: says hellos of the past and of other processes, and nonsense. Nothing
+// of it may be accepted, and nobody may suffer.
 #pragma once
 
 #include <memory>

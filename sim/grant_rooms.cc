@@ -65,7 +65,9 @@ GrantRooms::GrantRooms(Cluster& cluster, GrantRoomOptions options)
 
 GrantRooms::~GrantRooms() = default;
 
-std::size_t GrantRooms::pool_bytes() { return 2 * kHalf; }
+std::size_t GrantRooms::pool_bytes() {
+  return 2 * kHalf;
+}
 
 GrantRooms::Life* GrantRooms::life(std::size_t node, std::uint64_t number) {
   for (const auto& one : lives_)
@@ -163,14 +165,14 @@ void GrantRooms::open_room() {
   if (dice_.chance(options_.abort_share)) {
     const bool receiver = dice_.chance(0.6);
     cluster_.after(dice_.skewed(1ms, 2s), [this, room, receiver] {
-      Life* one = receiver ? life(room->to_node, room->to_life)
-                           : life(room->from_node, room->from_life);
+      Life* one =
+          receiver ? life(room->to_node, room->to_life) : life(room->from_node, room->from_life);
       if (one == nullptr || one->instance->paused()) return;
       if (receiver) {
         if (!room->receiver_over) end_receiver(*room, memory::GrantEnd::kRevoked);
       } else if (room->sent && !room->sender_over) {
-        one->instance->engine().cancel(
-            room->transfer, {Code::kAborted, Origin::kCaller, "aborted by the script"});
+        one->instance->engine().cancel(room->transfer,
+                                       {Code::kAborted, Origin::kCaller, "aborted by the script"});
       }
     });
   }
@@ -181,15 +183,14 @@ void GrantRooms::open_room() {
 void GrantRooms::send(const std::shared_ptr<Room>& room) {
   Life* from = life(room->from_node, room->from_life);
   if (from == nullptr || room->sender_over) return;
-  if (from->instance->paused())
-    return cluster_.after(50ms, [this, room] { send(room); });
+  if (from->instance->paused()) return cluster_.after(50ms, [this, room] { send(room); });
   Instance& instance = *from->instance;
   auto transfer = std::make_shared<session::TransferState>();
   for (std::size_t i = 0; i < room->in.size(); ++i) {
     const std::size_t at = kHalf + room->out[i] * kPageBytes;
     instance.pool().write(at, kPageBytes, room->seed(i));
-    transfer->pieces.push_back({instance.pool().base() + at, room->region,
-                                room->in[i] * kPageBytes, kPageBytes});
+    transfer->pieces.push_back(
+        {instance.pool().base() + at, room->region, room->in[i] * kPageBytes, kPageBytes});
   }
   room->sending = instance.pool().allow({.use = Use::kSend,
                                          .what = fmt::format("room {:x}", room->number),
@@ -256,8 +257,8 @@ void GrantRooms::end_receiver(Room& room, memory::GrantEnd how) {
   pool.end(room.landing);
   if (how == memory::GrantEnd::kCompleted) {
     ++ok_;
-    // A sender that gave up fills the rest of its frame with zeros: its word is missing, and without
-    // that nobody may call the room a success. (The KV manager waits for it.)
+    // A sender that gave up fills the rest of its frame with zeros: its word is missing, and
+    // without that nobody may call the room a success. (The KV manager waits for it.)
     const bool withdrawn = room.sender_over && !room.sender_ok;
     if (!withdrawn && (!options_.corrupt_links || options_.checksum))
       for (const Segment& segment : room.segments(room.in, 0))
@@ -266,9 +267,10 @@ void GrantRooms::end_receiver(Room& room, memory::GrantEnd how) {
               2, fmt::format("{}: room {:x} is complete by its count, but page at {} isn't here "
                              "(the sender {})",
                              to->instance->node().ip(), room.number, segment.begin,
-                             room.sender_ok ? "was told OK"
-                                            : fmt::format("has {} retries and isn't done",
-                                                          room.transfer ? room.transfer->retries : 0)));
+                             room.sender_ok
+                                 ? "was told OK"
+                                 : fmt::format("has {} retries and isn't done",
+                                               room.transfer ? room.transfer->retries : 0)));
     // Decoding goes on: it writes into the last, partly filled page.
     pool.write(room.in.back() * kPageBytes + kPageBytes / 2, kPageBytes / 2,
                mix(room.number, 0xa99e));
@@ -292,11 +294,11 @@ void GrantRooms::end_sender(Room& room, const Status& status) {
     to->instance->pool().look();
     for (const Segment& segment : room.segments(room.in, 0))
       if (!to->instance->pool().matches(segment))
-        cluster_.verdict().report(8, fmt::format("{} was told that room {:x} is in place at {}; "
-                                                 "the page at {} isn't",
-                                                 cluster_.nodes()[room.from_node]->ip(),
-                                                 room.number, cluster_.nodes()[room.to_node]->ip(),
-                                                 segment.begin));
+        cluster_.verdict().report(8,
+                                  fmt::format("{} was told that room {:x} is in place at {}; "
+                                              "the page at {} isn't",
+                                              cluster_.nodes()[room.from_node]->ip(), room.number,
+                                              cluster_.nodes()[room.to_node]->ip(), segment.begin));
   }
   if (from == nullptr) return;
   from->instance->pool().end(room.sending);

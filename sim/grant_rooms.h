@@ -1,6 +1,6 @@
-// Rooms straight on the engine, without the KV manager: one grant each, the receiver alone decides by
-// the bytes that have landed, then closes the grant and appends to its pages (case I9). With aborts
-// from both ends (I2, I10), deadlines, and thieves that use a grant of somebody else.
+// Rooms straight on the engine, without the KV manager: one grant each, the receiver alone decides
+// by the bytes that have landed, then closes the grant and appends to its pages (case I9). With
+// aborts from both ends (I2, I10), deadlines, and thieves that use a grant of somebody else.
 #pragma once
 
 #include <memory>

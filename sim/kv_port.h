@@ -11,8 +11,8 @@
 namespace kvmend::sim {
 
 /// What a room's page should hold: (room, component, buffer, page) -> seed of its pattern.
-using PageSeed = std::function<std::uint64_t(RoomId room, std::size_t component,
-                                             std::size_t buffer, std::uint32_t page)>;
+using PageSeed = std::function<std::uint64_t(RoomId room, std::size_t component, std::size_t buffer,
+                                             std::uint32_t page)>;
 
 /// One per manager. Single-threaded. The instance must outlive it.
 class WatchedPort final : public kv::EnginePort {

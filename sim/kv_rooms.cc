@@ -72,9 +72,13 @@ KvRooms::KvRooms(Cluster& cluster, KvRoomsOptions options)
   cluster.after(options_.from, [this] { schedule(); });
 }
 
-KvRooms::~KvRooms() { tear_down(); }
+KvRooms::~KvRooms() {
+  tear_down();
+}
 
-std::size_t KvRooms::pool_bytes() { return kv_pool_bytes(); }
+std::size_t KvRooms::pool_bytes() {
+  return kv_pool_bytes();
+}
 
 KvRooms::Life* KvRooms::life(std::size_t node, std::uint64_t number) {
   for (const auto& one : lives_)
@@ -112,8 +116,7 @@ void KvRooms::on_started(Instance& instance) {
   KVM_CHECK(link.has_value(), link.has_value() ? "" : link.error().to_string());
   one->manager = std::make_unique<KvManager>(std::move(*link));
   for (std::size_t c = 0; c < kPoolParts.size(); ++c)
-    for (std::uint32_t page = 0; page < kPoolParts[c].items; ++page)
-      one->free[c].push_back(page);
+    for (std::uint32_t page = 0; page < kPoolParts[c].items; ++page) one->free[c].push_back(page);
   lives_.push_back(std::move(fresh));
 }
 
@@ -297,8 +300,7 @@ void KvRooms::look_at_receiver(Room& room) {
             2, fmt::format("{}: room {} is a success, but the bytes at {} aren't here",
                            to->instance->node().ip(), room.id.value, segment.begin));
     // Decoding goes on: it writes into the last, partly filled page.
-    const std::size_t at =
-        buffer_begin(0, 0) + room.in.pages[0].back() * kPoolParts[0].item_bytes;
+    const std::size_t at = buffer_begin(0, 0) + room.in.pages[0].back() * kPoolParts[0].item_bytes;
     pool.write(at, kPoolParts[0].item_bytes / 2, mix(room.seed, 0xa99e));
   } else {
     ++failed_;

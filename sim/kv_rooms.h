@@ -1,5 +1,5 @@
-// Requests through the KV manager, as serving systems make them: decode announces pages, prefill sends
-// them in chunks with aux and state last; either side may abort at any moment.
+// Requests through the KV manager, as serving systems make them: decode announces pages, prefill
+// sends them in chunks with aux and state last; either side may abort at any moment.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct KvRoomsOptions {
   bool corrupt_links = false;
   double abort_share = 0.2;
   double no_sender_share = 0.04;  ///< rooms that prefill never hears of from its caller
-  double twin_share = 0.03;  ///< a second receiver for a live room (case B1)
+  double twin_share = 0.03;       ///< a second receiver for a live room (case B1)
 };
 
 class KvRooms final : public Part {

@@ -1,4 +1,5 @@
-// kvmend-sim: whole clusters of the real code under seeded faults, with checkers for the safety rules.
+// kvmend-sim: whole clusters of the real code under seeded faults, with checkers for the safety
+// rules.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -112,11 +113,12 @@ std::vector<Batch> plan(const Arguments& arguments) {
 }
 
 void print_row(const Row& row) {
-  fmt::print("{:<30}{:<13}{:>6} seeds {:>5} violations {:>8.1f} s simulated {:>7.2f} s cpu  ok {} "
-             "failed {}  slowest recovery {:.3f} s\n",
-             row.batch.fault, row.batch.scenario->name, row.batch.seeds, row.violations,
-             row.virtual_seconds, row.cpu_seconds, row.succeeded, row.failed,
-             row.slowest_recovery_seconds);
+  fmt::print(
+      "{:<30}{:<13}{:>6} seeds {:>5} violations {:>8.1f} s simulated {:>7.2f} s cpu  ok {} "
+      "failed {}  slowest recovery {:.3f} s\n",
+      row.batch.fault, row.batch.scenario->name, row.batch.seeds, row.violations,
+      row.virtual_seconds, row.cpu_seconds, row.succeeded, row.failed,
+      row.slowest_recovery_seconds);
   if (row.violations == 0) return;
   fmt::print("  rule {} at {:.6f} s: {}\n  replay: {}\n", row.first.rule,
              to_seconds(row.first.at.time_since_epoch()), row.first.text,

@@ -58,8 +58,9 @@ std::string measure_many_sessions(std::size_t sessions, std::uint64_t seed) {
     if (!session) return fmt::format("{{\"error\": \"{}\"}}\n", session.error().to_string());
   }
   cluster.run_for(60s);  // all have failed, and their intervals have grown
-  const auto failed = std::ranges::count_if(
-      center.instance()->sessions(), [](const auto& entry) { return entry.second.state == "failed"; });
+  const auto failed = std::ranges::count_if(center.instance()->sessions(), [](const auto& entry) {
+    return entry.second.state == "failed";
+  });
   const EngineStats before = center.instance()->engine().stats();
   const double cpu_before = cpu_seconds();
   const std::uint64_t steps_before = cluster.steps();
@@ -71,8 +72,8 @@ std::string measure_many_sessions(std::size_t sessions, std::uint64_t seed) {
   const double cpu = (cpu_seconds() - cpu_before) / to_seconds(kMeasured);
   const EngineStats after = center.instance()->engine().stats();
   const double rss = resident_mib() - rss_before;
-  const auto bound = health::recovery_bound(
-      sessions, session::to_health_options(options.engine.recovery), false);
+  const auto bound =
+      health::recovery_bound(sessions, session::to_health_options(options.engine.recovery), false);
   return fmt::format(
       "{{\"sessions\": {}, \"failed\": {}, \"probes_per_second\": {:.1f}, \"bound_s\": {:.1f}, "
       "\"cpu_share\": {:.4f}, \"events_per_second\": {:.0f}, \"resident_mib\": {:.1f}, "

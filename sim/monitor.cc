@@ -99,8 +99,7 @@ void Monitor::on_session_state(Instance& instance, const std::string& session_id
 void Monitor::check_bounds(Instance& instance) {
   // Per peer: one epoch each way, dying ones, and overlapping probes each way.
   const std::size_t peers = cluster_.nodes().size() + 1;
-  const auto lanes =
-      static_cast<std::size_t>(cluster_.options().engine.tcp.data_lanes) + 1;
+  const auto lanes = static_cast<std::size_t>(cluster_.options().engine.tcp.data_lanes) + 1;
   const std::size_t limit = 16 + peers * (4 * lanes + 4 * health_.max_overlapping_probes + 8);
   const std::size_t open = instance.process().open_descriptors();
   if (open > limit)
@@ -115,8 +114,8 @@ void Monitor::check_idle() {
     const EngineStats stats = instance->engine().stats();
     const auto need_zero = [&](std::uint64_t value, const char* what) {
       if (value != 0)
-        cluster_.verdict().report(5, fmt::format("{}: {} {} left after everything had ended",
-                                                 node->ip(), value, what));
+        cluster_.verdict().report(
+            5, fmt::format("{}: {} {} left after everything had ended", node->ip(), value, what));
     };
     need_zero(stats.grants, "grants");
     need_zero(stats.inbound_lanes, "inbound lanes");

@@ -1,5 +1,5 @@
-// Checkers that watch whole engines: recovery in time and only by contact (rule 4), bounds (rule 5),
-// nothing left at the end.
+// Checkers that watch whole engines: recovery in time and only by contact (rule 4), bounds (rule
+// 5), nothing left at the end.
 #pragma once
 
 #include <map>

@@ -56,16 +56,15 @@ std::string Pool::history(Use use, std::size_t at) const {
       text += fmt::format("; {} may", entry.permit.what);
   for (const auto& [when, permit] : ended_)
     if (permit.use == use && has(permit, at))
-      text += fmt::format("; {} might until {:.6f} s before", permit.what,
-                          to_seconds(clock_() - when));
+      text +=
+          fmt::format("; {} might until {:.6f} s before", permit.what, to_seconds(clock_() - when));
   return text;
 }
 
 bool Pool::is_live(PermitId id) const {
   const Time now = clock_();
-  return std::ranges::any_of(permits_, [&](const Entry& entry) {
-    return entry.id == id && entry.permit.expires > now;
-  });
+  return std::ranges::any_of(
+      permits_, [&](const Entry& entry) { return entry.id == id && entry.permit.expires > now; });
 }
 
 void Pool::write(std::size_t begin, std::size_t length, std::uint64_t seed) {
@@ -106,12 +105,10 @@ void Pool::judge_change(std::size_t at) {
       near = &permit;
     }
   }
-  verdict_.report(1,
-                  near == nullptr
-                      ? fmt::format("{}: byte {} changed without a live grant{}", name_, at,
-                                    history(Use::kLand, at))
-                      : fmt::format("{}: foreign bytes at {} in the pages of {}", name_, at,
-                                    near->what));
+  verdict_.report(1, near == nullptr ? fmt::format("{}: byte {} changed without a live grant{}",
+                                                   name_, at, history(Use::kLand, at))
+                                     : fmt::format("{}: foreign bytes at {} in the pages of {}",
+                                                   name_, at, near->what));
 }
 
 bool Pool::covered(Use use, std::size_t& at, std::size_t end, Time now) const {
@@ -132,8 +129,7 @@ void Pool::need(Use use, std::size_t begin, std::size_t length, int rule, const 
   for (std::size_t at = begin; at < end;)
     if (!covered(use, at, end, now))
       return verdict_.report(rule, fmt::format("{}: {} {} bytes at {}, byte {} isn't allowed{}",
-                                               name_, doing, length, begin, at,
-                                               history(use, at)));
+                                               name_, doing, length, begin, at, history(use, at)));
 }
 
 void Pool::on_received_into(const void* at, std::size_t bytes) {

@@ -1,5 +1,5 @@
-// The memory of one simulated process with an oracle beside it: which bytes may change now, to what,
-// and which may be read. Knows nothing of the code under test.
+// The memory of one simulated process with an oracle beside it: which bytes may change now, to
+// what, and which may be read. Knows nothing of the code under test.
 #pragma once
 
 #include <cstddef>

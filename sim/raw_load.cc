@@ -22,7 +22,9 @@ constexpr std::size_t kShelfBegin = 2 * kInboxBytes;  // the inbox in use, and i
 constexpr std::size_t kOutBegin = kShelfBegin + kShelfBytes;
 constexpr Duration kGrace = 400ms;  // to notice a deadline
 
-std::uint64_t shelf_seed(const Instance& instance) { return mix(instance.number(), 0x5e1f); }
+std::uint64_t shelf_seed(const Instance& instance) {
+  return mix(instance.number(), 0x5e1f);
+}
 
 }  // namespace
 
@@ -57,7 +59,9 @@ RawLoad::RawLoad(Cluster& cluster, RawOptions options)
 
 RawLoad::~RawLoad() = default;
 
-std::size_t RawLoad::pool_bytes() { return kOutBegin + kOutSlots * kSlotBytes; }
+std::size_t RawLoad::pool_bytes() {
+  return kOutBegin + kOutSlots * kSlotBytes;
+}
 
 void RawLoad::open_regions(Instance& instance) {
   std::byte* base = instance.pool().base();
@@ -253,10 +257,9 @@ void RawLoad::finished(const std::shared_ptr<Job>& job, const Status& status) {
     from->pool().look();
     const std::uint64_t seed = mix(job->to_life, 0x5e1f);
     if (!from->pool().matches({kOutBegin + job->out_slot * kSlotBytes, job->length, seed}))
-      cluster_.verdict().report(8, fmt::format("{} read {} bytes from {}: not those of life {}",
-                                               from->node().ip(), job->length,
-                                               cluster_.nodes()[job->to_node]->ip(),
-                                               job->to_life));
+      cluster_.verdict().report(
+          8, fmt::format("{} read {} bytes from {}: not those of life {}", from->node().ip(),
+                         job->length, cluster_.nodes()[job->to_node]->ip(), job->to_life));
   }
   if (!status.is_ok() && (status.detail().empty() || status.code() == Code::kInternal))
     cluster_.verdict().report(3, "a transfer ended without a reason: " + status.to_string());

@@ -17,9 +17,10 @@ struct RawOptions {
   Duration until{};
   Duration gap = std::chrono::milliseconds(30);  ///< between two submits of the cluster
   bool checksum = false;
-  bool corrupt_links = false;   ///< without checksum nothing is known about the bytes
+  bool corrupt_links = false;  ///< without checksum nothing is known about the bytes
   double cancel_share = 0.03;
-  double reregister_share = 0;  ///< of targets: the inbox is deregistered and other memory put there
+  double reregister_share =
+      0;  ///< of targets: the inbox is deregistered and other memory put there
   Duration deadline_min = std::chrono::milliseconds(300);
   Duration deadline_max = std::chrono::seconds(12);
 };
@@ -67,7 +68,7 @@ class RawLoad final : public Part {
   std::map<std::pair<std::uint64_t, std::size_t>, Slot> inbox_;
   std::map<std::pair<std::uint64_t, std::size_t>, Slot> outbox_;
   std::map<std::uint64_t, std::size_t> inbox_begin_;  ///< by life
-  std::map<std::uint64_t, PermitId> serving_;  ///< by life: reads by peers are allowed
+  std::map<std::uint64_t, PermitId> serving_;         ///< by life: reads by peers are allowed
   /// Permits of failed writes, by life of the target: their bytes may come late.
   std::vector<std::pair<std::uint64_t, PermitId>> late_;
   std::uint64_t versions_ = 0;

@@ -19,7 +19,9 @@ bool refuses(const env::sim::Fault* fault) {
 
 }  // namespace
 
-Reach::Reach(Cluster& cluster) : cluster_(cluster) { cluster.add_part(*this); }
+Reach::Reach(Cluster& cluster) : cluster_(cluster) {
+  cluster.add_part(*this);
+}
 
 Reach::Token Reach::set_fault(Node& a, Node& b, const env::sim::Fault& fault) {
   cluster_.world().network().set_fault(a.ip(), b.ip(), fault);

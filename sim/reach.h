@@ -30,7 +30,8 @@ class Reach final : public Part {
   [[nodiscard]] Time clean_since(Node& a, Node& b) const;
   /// When bytes could last go from `a` to the process at `b` and back.
   [[nodiscard]] Time last_possible(Node& a, Node& b) const;
-  /// When a connection from `a` to `b` could last be opened. A stopped process's kernel accepts too.
+  /// When a connection from `a` to `b` could last be opened. A stopped process's kernel accepts
+  /// too.
   [[nodiscard]] Time last_connectable(Node& a, Node& b) const;
 
   void on_reach_changed() override;

@@ -1,5 +1,5 @@
-// Fifty black holes and one that returns (case R5), in small: the returning one must be back as fast as
-// if it were the only one.
+// Fifty black holes and one that returns (case R5), in small: the returning one must be back as
+// fast as if it were the only one.
 #include "sim/scenario_run.h"
 
 namespace kvmend::sim {

@@ -9,9 +9,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kLoad = 6s;      // load and troubles
-constexpr Duration kSettle = 20s;   // longer than every deadline
-constexpr Duration kIdle = 75s;     // longer than every idle timeout
+constexpr Duration kLoad = 6s;     // load and troubles
+constexpr Duration kSettle = 20s;  // longer than every deadline
+constexpr Duration kIdle = 75s;    // longer than every idle timeout
 
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t hash = 0;
@@ -36,7 +36,8 @@ ClusterOptions random_options(std::uint64_t seed, const Shape& shape) {
   options.world.jitter = std::chrono::microseconds(10 + dice.below(500));
   options.world.max_segment_bytes = 512U << dice.below(7);
   options.world.short_io_probability = 0.1 * static_cast<double>(dice.below(4));
-  if (dice.chance(0.3)) options.world.bytes_per_second = 1e6 * static_cast<double>(1 + dice.below(20));
+  if (dice.chance(0.3))
+    options.world.bytes_per_second = 1e6 * static_cast<double>(1 + dice.below(20));
   if (shape.tight) {
     engine.window_chunks = 1;
     engine.window_bytes = engine.chunk_bytes;

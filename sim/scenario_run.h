@@ -1,4 +1,5 @@
-// One run: puts a cluster, its load, its checkers and its troubles together, and sees it to the end.
+// One run: puts a cluster, its load, its checkers and its troubles together, and sees it to the
+// end.
 #pragma once
 
 #include <memory>

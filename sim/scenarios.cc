@@ -21,11 +21,12 @@ using enum Trouble;
 
 const std::vector<Trouble> kLinks{kDelay,  kLoss,      kLoss,      kSlow,   kReset, kReset,
                                   kOneWay, kBlackHole, kSilentSyn, kRefuse, kPause};
-const std::vector<Trouble> kEverything{kDelay,     kLoss,   kSlow,  kReset, kOneWay,
-                                       kBlackHole, kSilentSyn, kRefuse, kPause, kClockJump,
+const std::vector<Trouble> kEverything{kDelay,     kLoss,        kSlow,          kReset, kOneWay,
+                                       kBlackHole, kSilentSyn,   kRefuse,        kPause, kClockJump,
                                        kCrash,     kHoldAccepts, kFewDescriptors};
 const std::vector<Trouble> kDeaths{kCrash, kCrash, kPause, kBlackHole, kReset, kOneWay};
-const std::vector<Trouble> kSilences{kOneWay, kOneWay, kBlackHole, kBlackHole, kPause, kReset, kSlow};
+const std::vector<Trouble> kSilences{kOneWay, kOneWay, kBlackHole, kBlackHole,
+                                     kPause,  kReset,  kSlow};
 
 Report kv(std::uint64_t seed) {
   Run run("kv", seed, {.prefill = 2, .decode = 2, .pool = KvRooms::pool_bytes()});
@@ -168,7 +169,8 @@ Report starved(std::uint64_t seed) {
 
 constexpr std::array kScenarios{
     Scenario{"kv", "rooms through the KV manager; troubled links and stops", kv},
-    Scenario{"kv_storm", "1-3 prefill, 1-4 decode processes; every trouble, and a stranger", kv_storm},
+    Scenario{"kv_storm", "1-3 prefill, 1-4 decode processes; every trouble, and a stranger",
+             kv_storm},
     Scenario{"kv_restart", "processes die and restart at the same address", kv_restart},
     Scenario{"kv_abort", "most rooms are aborted while bytes are under way", kv_abort},
     Scenario{"kv_tight", "no fault, smallest windows and buffers: all must succeed", kv_tight},
@@ -188,7 +190,9 @@ constexpr std::array kScenarios{
 
 }  // namespace
 
-std::span<const Scenario> scenarios() { return kScenarios; }
+std::span<const Scenario> scenarios() {
+  return kScenarios;
+}
 
 const Scenario* find_scenario(std::string_view name) {
   for (const Scenario& scenario : kScenarios)

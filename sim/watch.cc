@@ -13,9 +13,8 @@ class WatchedStream final : public env::Stream {
   env::IoResult readv(std::span<const iovec> into) override {
     const env::IoResult result = inner_->readv(into);
     if (result.kind == env::IoResult::Kind::kOk)
-      visit(into, result.bytes, [&](const void* at, std::size_t n) {
-        watch_.on_received_into(at, n);
-      });
+      visit(into, result.bytes,
+            [&](const void* at, std::size_t n) { watch_.on_received_into(at, n); });
     watch_.on_activity();
     return result;
   }

@@ -28,8 +28,7 @@ class WatchedNetwork final : public env::Network {
   Result<std::unique_ptr<env::Listener>> listen(const Address& at,
                                                 const env::StreamOptions& options,
                                                 env::AcceptHandler* handler) override;
-  Result<std::unique_ptr<env::Stream>> connect(const Address& to,
-                                               const env::StreamOptions& options,
+  Result<std::unique_ptr<env::Stream>> connect(const Address& to, const env::StreamOptions& options,
                                                env::StreamHandler* handler) override;
 
  private:

@@ -34,16 +34,16 @@ struct SessionInfo {
   std::uint64_t epoch = 0;
   std::uint32_t lanes = 0;
   std::string transport;
-  std::uint64_t queued_transfers = 0;    ///< admitted and not over, or parked
+  std::uint64_t queued_transfers = 0;  ///< admitted and not over, or parked
   std::uint64_t outstanding_bytes = 0;
   std::uint64_t bytes_written = 0;
   std::uint64_t bytes_read = 0;
   std::uint64_t transfers_ok = 0;
   std::uint64_t transfers_failed = 0;
-  std::uint64_t retries = 0;             ///< chunks sent again
-  std::uint64_t recoveries = 0;          ///< from blacklisted to usable
-  double last_detect_seconds = 0;        ///< last sign of life -> blacklisted
-  double last_recover_seconds = 0;       ///< blacklisted -> usable again
+  std::uint64_t retries = 0;        ///< chunks sent again
+  std::uint64_t recoveries = 0;     ///< from blacklisted to usable
+  double last_detect_seconds = 0;   ///< last sign of life -> blacklisted
+  double last_recover_seconds = 0;  ///< blacklisted -> usable again
   std::string last_error;
   std::vector<SessionTransition> history;
 };
@@ -51,7 +51,7 @@ struct SessionInfo {
 struct EngineStats {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_discarded = 0;     ///< arrived for refused or revoked frames
+  std::uint64_t bytes_discarded = 0;  ///< arrived for refused or revoked frames
   std::uint64_t frames_refused = 0;
   std::uint64_t protocol_errors = 0;
   std::uint64_t transfers_ok = 0;
@@ -124,8 +124,8 @@ class Engine {
                                               std::span<const std::uint32_t> remote_pages,
                                               TransferOptions options = {}) = 0;
   /// submit + wait.
-  virtual Status transfer(std::string_view session_id, Opcode opcode,
-                          std::span<const Slice> slices, TransferOptions options = {}) = 0;
+  virtual Status transfer(std::string_view session_id, Opcode opcode, std::span<const Slice> slices,
+                          TransferOptions options = {}) = 0;
 
   /// A control and a data probe of the peer, now, over connections of their own. OK: usable.
   virtual Status probe(std::string_view session_id, std::chrono::nanoseconds timeout) = 0;

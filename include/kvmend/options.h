@@ -15,10 +15,10 @@ enum class FailedSessionPolicy : std::uint8_t {
 
 /// TCP tuning. Zero and empty mean "let kvmend choose".
 struct TcpOptions {
-  int data_lanes = 1;                      ///< connections for pages per session, 1 to 16
-  std::string congestion;                  ///< TCP_CONGESTION, e.g. "cubic"; empty: cubic on loopback
-  int send_buffer_bytes = 4 << 20;         ///< SO_SNDBUF
-  int receive_buffer_bytes = 4 << 20;      ///< SO_RCVBUF
+  int data_lanes = 1;                  ///< connections for pages per session, 1 to 16
+  std::string congestion;              ///< TCP_CONGESTION, e.g. "cubic"; empty: cubic on loopback
+  int send_buffer_bytes = 4 << 20;     ///< SO_SNDBUF
+  int receive_buffer_bytes = 4 << 20;  ///< SO_RCVBUF
   std::chrono::milliseconds user_timeout{10'000};  ///< TCP_USER_TIMEOUT
 };
 
@@ -30,22 +30,22 @@ enum class LocalMode : std::uint8_t {
 
 /// When a session is blacklisted and how it comes back.
 struct RecoveryOptions {
-  bool probe = true;                                  ///< off: only a hello or registration lifts
-  std::chrono::milliseconds progress_deadline{2'000}; ///< outstanding bytes without a sign of life
-  std::chrono::milliseconds heartbeat{1'000};         ///< idle sessions are pinged this often
-  std::chrono::milliseconds connect_deadline{2'000};  ///< connect and handshake of one attempt
-  std::uint32_t failure_threshold = 3;                ///< failures within `failure_window`
+  bool probe = true;                                   ///< off: only a hello or registration lifts
+  std::chrono::milliseconds progress_deadline{2'000};  ///< outstanding bytes without a sign of life
+  std::chrono::milliseconds heartbeat{1'000};          ///< idle sessions are pinged this often
+  std::chrono::milliseconds connect_deadline{2'000};   ///< connect and handshake of one attempt
+  std::uint32_t failure_threshold = 3;                 ///< failures within `failure_window`
   std::chrono::milliseconds failure_window{10'000};
   std::chrono::milliseconds probe_first{100};
   std::chrono::milliseconds probe_max{5'000};
-  std::chrono::milliseconds probe_demand{100};        ///< the longest interval while requests wait
-  std::chrono::milliseconds probe_deadline{1'000};    ///< of one probe
+  std::chrono::milliseconds probe_demand{100};      ///< the longest interval while requests wait
+  std::chrono::milliseconds probe_deadline{1'000};  ///< of one probe
   std::uint32_t probes_in_flight = 512;
   std::uint32_t probes_per_second = 2'000;
   std::uint32_t probation_transfers = 3;
-  std::chrono::milliseconds idle_timeout{600'000};    ///< unused sessions are retired
+  std::chrono::milliseconds idle_timeout{600'000};  ///< unused sessions are retired
   FailedSessionPolicy policy = FailedSessionPolicy::kPark;
-  std::chrono::milliseconds park_max{0};              ///< 0: as long as the request's deadline
+  std::chrono::milliseconds park_max{0};  ///< 0: as long as the request's deadline
   /// The same while the peer's host refuses connections: its process is gone. 0: as `park_max`.
   std::chrono::milliseconds refused_park_max{0};
 };
@@ -57,12 +57,13 @@ struct EngineOptions {
   /// Listening anywhere but on loopback needs this until peers authenticate each other.
   bool insecure = false;
   std::chrono::milliseconds default_deadline{30'000};
-  std::uint32_t chunk_bytes = 512U << 10;      ///< payload of one frame, 4 KiB to 16 MiB
-  std::uint64_t window_bytes = 64ULL << 20;    ///< unacknowledged bytes per session
-  std::uint32_t window_chunks = 1024;          ///< unacknowledged chunks per session
-  std::chrono::microseconds spin{50};          ///< busy-wait before blocking, under traffic only
+  std::uint32_t chunk_bytes = 512U << 10;    ///< payload of one frame, 4 KiB to 16 MiB
+  std::uint64_t window_bytes = 64ULL << 20;  ///< unacknowledged bytes per session
+  std::uint32_t window_chunks = 1024;        ///< unacknowledged chunks per session
+  std::chrono::microseconds spin{50};        ///< busy-wait before blocking, under traffic only
   std::chrono::milliseconds shutdown_grace{5'000};
-  /// Where /metrics, /healthz, /sessions and the page are served, e.g. "127.0.0.1:0"; empty: nowhere.
+  /// Where /metrics, /healthz, /sessions and the page are served, e.g. "127.0.0.1:0"; empty:
+  /// nowhere.
   std::string admin_listen;
   LocalMode local = LocalMode::kAuto;
   TcpOptions tcp;

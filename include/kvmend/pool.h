@@ -21,8 +21,8 @@ enum class PoolPages : std::uint8_t {
 };
 
 /// Zeroed memory for KV pages, given back with the object. Register it like any other memory; it
-/// must be unregistered before the pool goes. Costs nothing until it is touched. Engines of the same
-/// user on this host may map it read-only and copy from it without a system call.
+/// must be unregistered before the pool goes. Costs nothing until it is touched. Engines of the
+/// same user on this host may map it read-only and copy from it without a system call.
 ///
 /// A child of fork() shares it, and what the child writes the parent sees. Thread-compatible.
 class MemoryPool {

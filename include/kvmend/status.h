@@ -1,4 +1,5 @@
-// Errors of the public API: one closed list of codes, each with an origin that says who is to blame.
+// Errors of the public API: one closed list of codes, each with an origin that says who is to
+// blame.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ enum class Origin : std::uint8_t { kNone, kCaller, kLocal, kPeer, kLink };
 /// The numbers travel on the wire: append only.
 enum class Code : std::uint16_t {
   kOk = 0,
-  kInvalidArgument = 1,     ///< an argument is malformed (zero length, size mismatch, bad session id)
-  kNotRegistered = 2,       ///< the address lies in no registered region of that side
-  kOutOfRange = 3,          ///< offset + length exceeds its region, or a page index its pool
-  kAlreadyExists = 4,       ///< overlapping region, duplicate room
-  kNotFound = 5,            ///< unknown id
-  kPermissionDenied = 6,    ///< no live grant covers the range, or the region's access forbids it
+  kInvalidArgument = 1,   ///< an argument is malformed (zero length, size mismatch, bad session id)
+  kNotRegistered = 2,     ///< the address lies in no registered region of that side
+  kOutOfRange = 3,        ///< offset + length exceeds its region, or a page index its pool
+  kAlreadyExists = 4,     ///< overlapping region, duplicate room
+  kNotFound = 5,          ///< unknown id
+  kPermissionDenied = 6,  ///< no live grant covers the range, or the region's access forbids it
   kResourceExhausted = 7,   ///< a named maximum was reached, or the system is out of something
   kDeadlineExceeded = 8,    ///< the deadline came first
   kCancelled = 9,           ///< the caller cancelled

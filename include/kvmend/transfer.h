@@ -49,8 +49,8 @@ struct TransferOptions {
   std::move_only_function<void(const Status&)> on_done;
 };
 
-/// Buffers of pages: page i of buffer b begins at `bases[b] + i * stride`. A pool of KV pages, with a
-/// buffer for each layer.
+/// Buffers of pages: page i of buffer b begins at `bases[b] + i * stride`. A pool of KV pages, with
+/// a buffer for each layer.
 struct PageLayout {
   std::vector<std::uint64_t> bases;  ///< addresses; the peer's own in a remote layout
   std::uint64_t page_bytes = 0;

@@ -12,10 +12,8 @@ using nlohmann::json;
 json to_value(const SessionInfo& session) {
   json history = json::array();
   for (const SessionTransition& t : session.history)
-    history.push_back({{"seconds_ago", t.seconds_ago},
-                       {"from", t.from},
-                       {"to", t.to},
-                       {"cause", t.cause}});
+    history.push_back(
+        {{"seconds_ago", t.seconds_ago}, {"from", t.from}, {"to", t.to}, {"cause", t.cause}});
   return {{"session_id", session.session_id},
           {"state", session.state},
           {"incarnation", fmt::format("{:016x}", session.incarnation.value)},
@@ -75,15 +73,14 @@ http::Response health_response(const std::vector<SessionInfo>& sessions) {
   for (const SessionInfo& session : sessions) {
     if (!is_blacklisted(session)) continue;
     ++blacklisted;
-    if (blacklisted <= 20) names += fmt::format("{} {}: {}\n", session.session_id, session.state,
-                                                session.last_error);
+    if (blacklisted <= 20)
+      names += fmt::format("{} {}: {}\n", session.session_id, session.state, session.last_error);
   }
   const bool bad = blacklisted > 0 && blacklisted == sessions.size();
   if (blacklisted == 0) return http::text_response(200, "ok\n");
-  return http::text_response(bad ? 503 : 200,
-                             fmt::format("{}: {} of {} sessions are blacklisted\n{}",
-                                         bad ? "failed" : "ok", blacklisted, sessions.size(),
-                                         names));
+  return http::text_response(
+      bad ? 503 : 200, fmt::format("{}: {} of {} sessions are blacklisted\n{}",
+                                   bad ? "failed" : "ok", blacklisted, sessions.size(), names));
 }
 
 Result<std::unique_ptr<http::Server>> start_admin(const Address& listen, bool allow_remote,
@@ -95,9 +92,8 @@ Result<std::unique_ptr<http::Server>> start_admin(const Address& listen, bool al
     response.content_type = "text/plain; version=0.0.4; charset=utf-8";
     return response;
   });
-  router.add(http::Method::kGet, "/healthz", [shared](const http::Request&) {
-    return health_response(shared->sessions());
-  });
+  router.add(http::Method::kGet, "/healthz",
+             [shared](const http::Request&) { return health_response(shared->sessions()); });
   router.add(http::Method::kGet, "/sessions", [shared](const http::Request&) {
     return http::json_response(200, to_json(*shared, shared->stats(), shared->sessions()));
   });

@@ -13,11 +13,11 @@ namespace kvmend::admin {
 
 /// Where the answers come from. Called on the server's thread; may block for a turn of the loop.
 struct Sources {
-  std::function<std::string()> metrics;                ///< Prometheus text
+  std::function<std::string()> metrics;  ///< Prometheus text
   std::function<std::vector<SessionInfo>()> sessions;
   std::function<EngineStats()> stats;
-  std::string session_id;                              ///< of this engine
-  std::string incarnation;                             ///< in hexadecimal
+  std::string session_id;   ///< of this engine
+  std::string incarnation;  ///< in hexadecimal
 };
 
 /// Sessions and counters as JSON: {"engine": {...}, "sessions": [{...}]}. Pure.
@@ -30,7 +30,6 @@ struct Sources {
 
 /// Starts the server. Errors as of http::Server::start. Stop it before what `sources` refer to.
 [[nodiscard]] Result<std::unique_ptr<http::Server>> start_admin(const Address& listen,
-                                                                bool allow_remote,
-                                                                Sources sources);
+                                                                bool allow_remote, Sources sources);
 
 }  // namespace kvmend::admin

@@ -24,8 +24,11 @@ SessionInfo session(std::string id, std::string state) {
 
 Sources sources() {
   return {.metrics = [] { return std::string("kvmend_bytes_total 1\n"); },
-          .sessions = [] { return std::vector{session("10.0.0.2:7001", "failed"),
-                                              session("10.0.0.3:7001", "healthy")}; },
+          .sessions =
+              [] {
+                return std::vector{session("10.0.0.2:7001", "failed"),
+                                   session("10.0.0.3:7001", "healthy")};
+              },
           .stats = [] { return EngineStats{.bytes_sent = 42}; },
           .session_id = "127.0.0.1:1",
           .incarnation = "00ff"};

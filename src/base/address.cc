@@ -26,7 +26,9 @@ std::unexpected<Status> bad(std::string_view text, std::string_view why) {
 
 }  // namespace
 
-bool Address::is_loopback() const { return host == "::1" || host.starts_with("127."); }
+bool Address::is_loopback() const {
+  return host == "::1" || host.starts_with("127.");
+}
 
 std::string Address::to_string() const {
   return is_ipv6() ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
@@ -46,7 +48,8 @@ Result<Address> parse_address(std::string_view text, int default_port) {
     if (!rest.empty()) port = rest.substr(1);
     if (rest == ":") return bad(text, "has an empty port");
   } else if (const auto colon = text.find(':');
-             colon != std::string_view::npos && text.find(':', colon + 1) == std::string_view::npos) {
+             colon != std::string_view::npos &&
+             text.find(':', colon + 1) == std::string_view::npos) {
     host = text.substr(0, colon);
     port = text.substr(colon + 1);
     if (port.empty()) return bad(text, "has an empty port");

@@ -22,7 +22,8 @@ struct Address {
 };
 
 /// Parses "host:port", "[v6]:port" and a bare "v6" literal followed by the port of `default_port`
-/// ("::1" alone needs one). "localhost" means 127.0.0.1. Errors: `kInvalidArgument`, naming the text.
+/// ("::1" alone needs one). "localhost" means 127.0.0.1. Errors: `kInvalidArgument`, naming the
+/// text.
 [[nodiscard]] Result<Address> parse_address(std::string_view text, int default_port = -1);
 
 }  // namespace kvmend

@@ -9,8 +9,9 @@ namespace kvmend::internal {
                                std::string_view message);
 }  // namespace kvmend::internal
 
-#define KVM_CHECK(condition, ...)                                                             \
-  do {                                                                                        \
-    if (!(condition)) [[unlikely]]                                                            \
-      ::kvmend::internal::check_failed(#condition, __FILE__, __LINE__, std::string_view{__VA_ARGS__}); \
+#define KVM_CHECK(condition, ...)                                      \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::kvmend::internal::check_failed(#condition, __FILE__, __LINE__, \
+                                       std::string_view{__VA_ARGS__}); \
   } while (false)

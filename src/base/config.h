@@ -15,29 +15,29 @@ inline constexpr std::size_t kMaxRegions = 65'536;
 inline constexpr std::size_t kMaxGrants = 131'072;
 inline constexpr std::size_t kEndedGrantsRemembered = 65'536;
 inline constexpr std::size_t kMaxGrantComponents = 32;
-inline constexpr std::size_t kMaxGrantBuffers = 16'384;     // over all components
+inline constexpr std::size_t kMaxGrantBuffers = 16'384;  // over all components
 inline constexpr std::size_t kMaxLandedChunksPerGrant = 65'536;
 
 // connections, per engine
 inline constexpr std::size_t kMaxInboundLanes = 8'192;
-inline constexpr std::size_t kMaxPendingHandshakes = 512;   // accepted, no hello yet: oldest is shed
+inline constexpr std::size_t kMaxPendingHandshakes = 512;  // accepted, no hello yet: oldest is shed
 inline constexpr std::size_t kMaxInboundLanesPerPeer = 64;
 inline constexpr std::size_t kMaxInboundProbeLanes = 256;
-inline constexpr std::size_t kMaxInboundPeers = 65'536;     // remembered incarnations
+inline constexpr std::size_t kMaxInboundPeers = 65'536;  // remembered incarnations
 inline constexpr std::size_t kMaxSessions = 65'536;
-inline constexpr auto kHandshakeDeadline = 5s;              // silent inbound connection
-inline constexpr auto kProbeLaneLifetime = 30s;             // an inbound probe
-inline constexpr auto kInboundIdle = 60s;                   // inbound epoch without any byte
-inline constexpr auto kForgetPeerAfter = 3600s;             // remembered epoch of a gone initiator
+inline constexpr auto kHandshakeDeadline = 5s;   // silent inbound connection
+inline constexpr auto kProbeLaneLifetime = 30s;  // an inbound probe
+inline constexpr auto kInboundIdle = 60s;        // inbound epoch without any byte
+inline constexpr auto kForgetPeerAfter = 3600s;  // remembered epoch of a gone initiator
 
 // one lane
-inline constexpr std::size_t kStagingBytes = 32'768;        // header + slices of the largest frame
+inline constexpr std::size_t kStagingBytes = 32'768;  // header + slices of the largest frame
 inline constexpr std::size_t kReadAheadBytes = 4'096;
-inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane stops reading
-inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane
-inline constexpr std::size_t kMaxQueuedPulls = 256;            // chunks being copied, per lane
+inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;  // then the lane stops reading
+inline constexpr std::size_t kMaxQueuedReads = 64;            // read requests waiting, per lane
+inline constexpr std::size_t kMaxQueuedPulls = 256;           // chunks being copied, per lane
 inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
-inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;    // bytes per lane and turn of the loop
+inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;  // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
 
 // local transport, per engine
@@ -53,8 +53,8 @@ inline constexpr auto kWithdrawWait = 250ms;  // and then it is left alone, stop
 
 // transfers, per session
 inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;
-inline constexpr std::uint32_t kMaxChecksumRetries = 8;       // of one chunk
-inline constexpr auto kReconnectFirst = 20ms;                 // after a shortage of our own
+inline constexpr std::uint32_t kMaxChecksumRetries = 8;  // of one chunk
+inline constexpr auto kReconnectFirst = 20ms;            // after a shortage of our own
 inline constexpr auto kReconnectMax = 1000ms;
 
 // probes
@@ -64,12 +64,12 @@ inline constexpr std::uint32_t kScratchBytes = 16'384;
 inline constexpr auto kDrainPoll = 5ms;
 
 // control
-inline constexpr std::size_t kMaxNotifies = 65'536;         // received, not yet fetched
+inline constexpr std::size_t kMaxNotifies = 65'536;  // received, not yet fetched
 
 // KV manager
-inline constexpr std::size_t kMaxRooms = 65'536;              // live, per manager
-inline constexpr std::size_t kMaxWritersPerRoom = 256;        // prefill engines of one room
-inline constexpr std::size_t kMaxPagesPerRoom = 1'000'000;    // all components: fits one message
+inline constexpr std::size_t kMaxRooms = 65'536;            // live, per manager
+inline constexpr std::size_t kMaxWritersPerRoom = 256;      // prefill engines of one room
+inline constexpr std::size_t kMaxPagesPerRoom = 1'000'000;  // all components: fits one message
 inline constexpr std::size_t kMaxChunksPerRoom = 65'536;
 inline constexpr std::size_t kMaxPiecesPerWrite = 16U << 20;  // merged runs of one `send`
 inline constexpr std::size_t kMaxKvPeers = 4'096;             // registered; the longest unused goes
@@ -77,8 +77,8 @@ inline constexpr std::size_t kMaxAnnouncedRooms = 16'384;     // announced, no s
 inline constexpr std::size_t kMaxAnnouncedBytes = 256U << 20;
 inline constexpr std::size_t kFinishedRoomsRemembered = 16'384;
 inline constexpr auto kMaxRoomDeadline = 168h;
-inline constexpr auto kKvRepeatFirst = 500ms;                 // a message that nobody answered
+inline constexpr auto kKvRepeatFirst = 500ms;  // a message that nobody answered
 inline constexpr auto kKvRepeatMax = 8s;
-inline constexpr auto kKvReasonGrace = 250ms;                 // a refused write: decode's reason is near
+inline constexpr auto kKvReasonGrace = 250ms;  // a refused write: decode's reason is near
 
 }  // namespace kvmend::config

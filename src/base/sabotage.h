@@ -8,24 +8,24 @@
 #include <cstdint>
 
 // One row per fault: how kvmend-sim --break names it.
-#define KVM_SABOTAGES(X)       \
-  X(no_epoch_fence)            \
-  X(old_hello_accepted)        \
-  X(no_incarnation_check)      \
-  X(no_writer_check)           \
-  X(stale_region_accepted)     \
-  X(expired_grant_honoured)    \
+#define KVM_SABOTAGES(X)          \
+  X(no_epoch_fence)               \
+  X(old_hello_accepted)           \
+  X(no_incarnation_check)         \
+  X(no_writer_check)              \
+  X(stale_region_accepted)        \
+  X(expired_grant_honoured)       \
   X(grant_checked_once_per_frame) \
-  X(late_retry_after_success)  \
-  X(retry_counted_twice)       \
-  X(ack_before_landing)        \
-  X(source_read_after_cancel)  \
-  X(success_before_landing)    \
-  X(release_on_timeout)        \
-  X(no_deadline)               \
-  X(sequential_probes)         \
-  X(heal_by_clock)             \
-  X(control_probe_only)        \
+  X(late_retry_after_success)     \
+  X(retry_counted_twice)          \
+  X(ack_before_landing)           \
+  X(source_read_after_cancel)     \
+  X(success_before_landing)       \
+  X(release_on_timeout)           \
+  X(no_deadline)                  \
+  X(sequential_probes)            \
+  X(heal_by_clock)                \
+  X(control_probe_only)           \
   X(inbound_lanes_kept)
 
 namespace kvmend::sabotage {
@@ -42,8 +42,7 @@ inline constinit thread_local Fault active = Fault::none;
 
 }  // namespace kvmend::sabotage
 
-#define KVM_SABOTAGE(name) \
-  (::kvmend::sabotage::active == ::kvmend::sabotage::Fault::name)
+#define KVM_SABOTAGE(name) (::kvmend::sabotage::active == ::kvmend::sabotage::Fault::name)
 
 #else
 

@@ -50,9 +50,13 @@ const CodeRow& row(Code code) {
 
 }  // namespace
 
-std::string_view code_name(Code code) { return row(code).name; }
+std::string_view code_name(Code code) {
+  return row(code).name;
+}
 
-bool is_retryable(Code code) { return row(code).retryable; }
+bool is_retryable(Code code) {
+  return row(code).retryable;
+}
 
 Code code_from_wire(std::uint32_t number) {
   return number < kCodes.size() ? kCodes[number].code : Code::kInternal;
@@ -67,7 +71,8 @@ std::string_view origin_name(Origin origin) {
 std::string Status::to_string() const {
   if (is_ok()) return "ok";
   std::string text = fmt::format("{} ({}): {}", code_name(code_), origin_name(origin_), detail_);
-  if (errno_ != 0) text += fmt::format(" [errno {}: {}]", errno_, std::generic_category().message(errno_));
+  if (errno_ != 0)
+    text += fmt::format(" [errno {}: {}]", errno_, std::generic_category().message(errno_));
   return text;
 }
 

@@ -7,16 +7,16 @@
 #define KVM_CONCAT(a, b) KVM_CONCAT_INNER(a, b)
 
 /// Evaluates an expression of type Status; returns it from the function unless it is OK.
-#define KVM_RETURN_IF_ERROR(expression)                                            \
-  do {                                                                             \
-    ::kvmend::Status KVM_CONCAT(kvm_status_, __LINE__) = (expression);             \
-    if (!KVM_CONCAT(kvm_status_, __LINE__).is_ok())                                \
-      return ::std::unexpected(::std::move(KVM_CONCAT(kvm_status_, __LINE__)));    \
+#define KVM_RETURN_IF_ERROR(expression)                                         \
+  do {                                                                          \
+    ::kvmend::Status KVM_CONCAT(kvm_status_, __LINE__) = (expression);          \
+    if (!KVM_CONCAT(kvm_status_, __LINE__).is_ok())                             \
+      return ::std::unexpected(::std::move(KVM_CONCAT(kvm_status_, __LINE__))); \
   } while (false)
 
 /// `KVM_ASSIGN_OR_RETURN(auto value, make_result());`
-#define KVM_ASSIGN_OR_RETURN(declaration, expression)                     \
-  auto KVM_CONCAT(kvm_result_, __LINE__) = (expression);                  \
-  if (!KVM_CONCAT(kvm_result_, __LINE__))                                 \
-    return ::std::unexpected(KVM_CONCAT(kvm_result_, __LINE__).error());  \
+#define KVM_ASSIGN_OR_RETURN(declaration, expression)                    \
+  auto KVM_CONCAT(kvm_result_, __LINE__) = (expression);                 \
+  if (!KVM_CONCAT(kvm_result_, __LINE__))                                \
+    return ::std::unexpected(KVM_CONCAT(kvm_result_, __LINE__).error()); \
   declaration = ::std::move(*KVM_CONCAT(kvm_result_, __LINE__))

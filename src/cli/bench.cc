@@ -52,8 +52,7 @@ int bench(const BenchOptions& options) {
                      options.peer + " opens no memory; start one with: kvmend serve"});
   const auto largest =
       *std::ranges::max_element(*regions, {}, [](const auto& region) { return region.second; });
-  const std::size_t bytes =
-      std::min<std::uint64_t>(options.batch_mib << 20U, largest.second);
+  const std::size_t bytes = std::min<std::uint64_t>(options.batch_mib << 20U, largest.second);
   const std::size_t pages = bytes / options.page_bytes;
   if (pages == 0)
     return complain({Code::kInvalidArgument, Origin::kCaller,
@@ -77,11 +76,12 @@ int bench(const BenchOptions& options) {
   }
   std::ranges::sort(times);
   const double total = static_cast<double>(times.size() * local.size());
-  fmt::print("{} {} pages of {} bytes, {} per batch: {:.2f} GB/s; batch p50 {:.2f} ms, p99 {:.2f} "
-             "ms over {} batches\n",
-             options.read ? "read" : "wrote", times.size() * pages, options.page_bytes, pages,
-             total / since(start) / 1e9, times[times.size() / 2] * 1e3,
-             times[std::min(times.size() - 1, times.size() * 99 / 100)] * 1e3, times.size());
+  fmt::print(
+      "{} {} pages of {} bytes, {} per batch: {:.2f} GB/s; batch p50 {:.2f} ms, p99 {:.2f} "
+      "ms over {} batches\n",
+      options.read ? "read" : "wrote", times.size() * pages, options.page_bytes, pages,
+      total / since(start) / 1e9, times[times.size() / 2] * 1e3,
+      times[std::min(times.size() - 1, times.size() * 99 / 100)] * 1e3, times.size());
   return 0;
 }
 

@@ -24,8 +24,9 @@ void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--port", options.port, "port to listen at; 0: any free one")
       ->capture_default_str();
   app.add_option("--advertise", options.advertise, "address that peers use instead of --host");
-  app.add_flag("--insecure", options.insecure,
-               "allow an address beyond loopback, although peers don't authenticate each other yet");
+  app.add_flag(
+      "--insecure", options.insecure,
+      "allow an address beyond loopback, although peers don't authenticate each other yet");
   app.add_option("--lanes", options.tcp.data_lanes, "tcp connections for data per session")
       ->capture_default_str();
   app.add_option("--congestion", options.tcp.congestion,

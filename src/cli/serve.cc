@@ -22,8 +22,8 @@ int serve(const ServeOptions& options) {
   if (!engine) return complain(engine.error());
   const std::size_t bytes = options.mib << 20U;
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
-      static_cast<std::byte*>(std::aligned_alloc(2U << 20U, (bytes + (2U << 20U) - 1) &
-                                                                ~std::size_t{(2U << 20U) - 1})),
+      static_cast<std::byte*>(
+          std::aligned_alloc(2U << 20U, (bytes + (2U << 20U) - 1) & ~std::size_t{(2U << 20U) - 1})),
       &std::free);
   if (!memory)
     return complain({Code::kResourceExhausted, Origin::kLocal,

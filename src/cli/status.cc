@@ -28,9 +28,9 @@ int status(const std::string& url) {
   if (!response) return complain(response.error());
   const json all = json::parse(response->body, nullptr, false);
   if (response->status != 200 || all.is_discarded() || !all.contains("sessions"))
-    return complain({Code::kProtocolError, Origin::kPeer,
-                     fmt::format("{} isn't a kvmend admin server (HTTP {})", url,
-                                 response->status)});
+    return complain(
+        {Code::kProtocolError, Origin::kPeer,
+         fmt::format("{} isn't a kvmend admin server (HTTP {})", url, response->status)});
   fmt::print("{:<24} {:<10} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}\n", "session", "state",
              "written", "ok", "failed", "retries", "recovered", "detect s", "recover s");
   for (const json& session : all["sessions"]) print_session(session);

@@ -57,9 +57,7 @@ class Bounds : public testing::Test {
   }
   void expect_initial_counts() {
     ASSERT_TRUE(engines_.run_until(
-        [&] {
-          return a_->core().sessions().size() == 0 && b_->core().acceptor().lanes() == 0;
-        },
+        [&] { return a_->core().sessions().size() == 0 && b_->core().acceptor().lanes() == 0; },
         90s));
     engines_.run_for(1s);
     EXPECT_EQ(a_->process().open_descriptors(), 1U);  // the listener
@@ -73,7 +71,8 @@ class Bounds : public testing::Test {
   env::sim::SimProcess* stranger_;
 };
 
-std::vector<std::byte> good_hello(std::uint64_t incarnation, wire::LaneKind kind, std::uint64_t epoch) {
+std::vector<std::byte> good_hello(std::uint64_t incarnation, wire::LaneKind kind,
+                                  std::uint64_t epoch) {
   wire::Hello hello;
   hello.kind = kind;
   hello.incarnation = Incarnation(incarnation);
@@ -92,7 +91,8 @@ TEST_F(Bounds, GarbageClosesItsOwnConnectionOnly) {
   for (int i = 0; i < 400; ++i) {
     auto client = std::make_unique<RawClient>(*stranger_, b_->core().address());
     const auto kind = static_cast<wire::LaneKind>(random.below(2) * 2);  // control or probe
-    if (i % 4 != 0) client->to_send = good_hello(77, kind, kind == wire::LaneKind::kControl ? ++epoch : 0);
+    if (i % 4 != 0)
+      client->to_send = good_hello(77, kind, kind == wire::LaneKind::kControl ? ++epoch : 0);
     const std::size_t before = client->to_send.size();
     const std::size_t more = random.below(3'000);
     for (std::size_t k = 0; k < more; ++k)
@@ -175,8 +175,9 @@ TEST_F(Bounds, HelloAndSilenceAndTricklesAreShed) {
   std::vector<std::unique_ptr<RawClient>> clients;
   for (std::uint64_t i = 0; i < 300; ++i) {
     clients.push_back(std::make_unique<RawClient>(*stranger_, b_->core().address()));
-    clients.back()->to_send = good_hello(1'000 + i, i % 2 == 0 ? wire::LaneKind::kControl : wire::LaneKind::kProbe,
-                                         i % 2 == 0 ? 1 : 0);
+    clients.back()->to_send =
+        good_hello(1'000 + i, i % 2 == 0 ? wire::LaneKind::kControl : wire::LaneKind::kProbe,
+                   i % 2 == 0 ? 1 : 0);
   }
   engines_.run_for(1s);
   const FlightPtr flight = write();
@@ -193,9 +194,10 @@ TEST_F(Bounds, RandomCancelsLeaveNothingBehind) {
   std::vector<FlightPtr> flights;
   for (int i = 0; i < 3'000; ++i) {
     const std::size_t bytes = 1 + random.below(20'000);
-    flights.push_back(a_->submit(*b_, random.below(2) == 0 ? Opcode::kRead : Opcode::kWrite,
-                                 {{a_->at(0), b_->address(0), bytes}},
-                                 {.checksum = random.below(4) == 0, .urgent = random.below(8) == 0}));
+    flights.push_back(
+        a_->submit(*b_, random.below(2) == 0 ? Opcode::kRead : Opcode::kWrite,
+                   {{a_->at(0), b_->address(0), bytes}},
+                   {.checksum = random.below(4) == 0, .urgent = random.below(8) == 0}));
     if (random.below(2) == 0) a_->cancel(flights[random.below(flights.size())]);
     if (random.below(4) == 0) engines_.run_for(std::chrono::microseconds(random.below(300)));
     if (random.below(500) == 0)

@@ -103,18 +103,17 @@ Status EngineCore::start() {
   while (!incarnation_.is_set()) incarnation_ = Incarnation(env_.random.next());
 
   env::StreamOptions stream;
-  stream.congestion = options_.tcp.congestion.empty() && host->is_loopback()
-                          ? "cubic"
-                          : options_.tcp.congestion;
+  stream.congestion =
+      options_.tcp.congestion.empty() && host->is_loopback() ? "cubic" : options_.tcp.congestion;
   stream.send_buffer_bytes = options_.tcp.send_buffer_bytes;
   stream.receive_buffer_bytes = options_.tcp.receive_buffer_bytes;
   stream.user_timeout = options_.tcp.user_timeout;
-  transport_ = make_transport_(
-      transport::LaneContext{env_.loop, env_.random, regions_, grants_, counters_}, env_.network,
-      stream);
+  transport_ =
+      make_transport_(transport::LaneContext{env_.loop, env_.random, regions_, grants_, counters_},
+                      env_.network, stream);
   self_ = {incarnation_, {}, options_};
-  acceptor_ = std::make_unique<session::Acceptor>(env_.loop, env_.random, self_, regions_,
-                                                  *router_);
+  acceptor_ =
+      std::make_unique<session::Acceptor>(env_.loop, env_.random, self_, regions_, *router_);
   sessions_ = std::make_unique<session::SessionTable>(session::SessionHost::Parts{
       env_.loop, env_.random, *transport_, self_, health_options_, *router_});
   auto bound = transport_->listen(*host, acceptor_.get());
@@ -153,9 +152,8 @@ Status EngineCore::unregister_memory(void* base) {
   const Status why(Code::kNotRegistered, Origin::kCaller,
                    fmt::format("the region at {:#x} was deregistered during the transfer",
                                reinterpret_cast<std::uintptr_t>(base)));
-  sessions_->for_each([&](session::Session& session) {
-    session.fail_users_of(gone.base, gone.length, why);
-  });
+  sessions_->for_each(
+      [&](session::Session& session) { session.fail_users_of(gone.base, gone.length, why); });
   if (gone.access != Access::kNone) acceptor_->announce_regions();
   return Status::ok();
 }
@@ -166,7 +164,9 @@ Result<GrantId> EngineCore::issue_grant(memory::Grant grant) {
   return id;
 }
 
-bool EngineCore::end_grant(GrantId grant, memory::GrantEnd how) { return grants_.end(grant, how); }
+bool EngineCore::end_grant(GrantId grant, memory::GrantEnd how) {
+  return grants_.end(grant, how);
+}
 
 void EngineCore::arm_expiry() {
   const Time when = grants_.next_expiry();
@@ -200,8 +200,7 @@ void EngineCore::cancel(const std::shared_ptr<session::TransferState>& transfer,
 
 Status EngineCore::send_upper(const Address& to, Incarnation target, std::uint32_t kind,
                               Bytes body) {
-  if (shutting_down_)
-    return {Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"};
+  if (shutting_down_) return {Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"};
   const auto session = sessions_->find_or_create(to);
   if (!session) return session.error();
   return (*session)->send_control(
@@ -209,7 +208,9 @@ Status EngineCore::send_upper(const Address& to, Incarnation target, std::uint32
       target);
 }
 
-void EngineCore::remove_observer(CoreObserver* observer) { std::erase(observers_, observer); }
+void EngineCore::remove_observer(CoreObserver* observer) {
+  std::erase(observers_, observer);
+}
 
 std::vector<Notification> EngineCore::take_notifications() {
   return std::exchange(notifications_, {});

@@ -46,9 +46,9 @@ class UnrunGuard {
 Status check_notification(const TransferOptions& options) {
   if (!options.notify) return Status::ok();
   const auto too_long = [](const char* what, std::size_t bytes, std::size_t most) {
-    return Status(Code::kInvalidArgument, Origin::kCaller,
-                  fmt::format("a notification's {} of {} bytes; at most {} are possible", what,
-                              bytes, most));
+    return Status(
+        Code::kInvalidArgument, Origin::kCaller,
+        fmt::format("a notification's {} of {} bytes; at most {} are possible", what, bytes, most));
   };
   if (options.notify->name.size() > wire::kMaxNotifyNameBytes)
     return too_long("name", options.notify->name.size(), wire::kMaxNotifyNameBytes);
@@ -198,8 +198,8 @@ Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode 
     const auto address = reinterpret_cast<std::uintptr_t>(slice.local);
     if (!local->contains(address, slice.length, hint))
       return fail(Code::kNotRegistered, Origin::kCaller,
-                  fmt::format("slice {}: {} bytes at {:#x} aren't registered here", i,
-                              slice.length, address));
+                  fmt::format("slice {}: {} bytes at {:#x} aren't registered here", i, slice.length,
+                              address));
     auto* begin = static_cast<std::byte*>(slice.local);
     if (!state->pieces.empty()) {
       transport::Piece& last = state->pieces.back();
@@ -233,20 +233,20 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
     if (user) user(status);
   };
   auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, world_, core_->loop());
-  core_->loop().post(
-      [core = std::weak_ptr(core_ref_), state, removals, guard = UnrunGuard(result)]() mutable {
-        const auto alive = core.lock();
-        if (!alive) return;
-        guard.dismiss();
-        const memory::RegionTable& regions = (*alive)->regions();
-        if (regions.removals() != removals && !all_registered(regions, *state)) {
-          std::exchange(state->on_done, nullptr)(
-              {Code::kNotRegistered, Origin::kCaller,
-               "a region of the transfer was deregistered while it was submitted"});
-          return;
-        }
-        (*alive)->submit(state);
-      });
+  core_->loop().post([core = std::weak_ptr(core_ref_), state, removals,
+                      guard = UnrunGuard(result)]() mutable {
+    const auto alive = core.lock();
+    if (!alive) return;
+    guard.dismiss();
+    const memory::RegionTable& regions = (*alive)->regions();
+    if (regions.removals() != removals && !all_registered(regions, *state)) {
+      std::exchange(state->on_done,
+                    nullptr)({Code::kNotRegistered, Origin::kCaller,
+                              "a region of the transfer was deregistered while it was submitted"});
+      return;
+    }
+    (*alive)->submit(state);
+  });
   return handle;
 }
 
@@ -332,10 +332,9 @@ Status EngineFacade::probe(std::string_view session_id, std::chrono::nanoseconds
   auto answer = std::make_shared<Answer<Status>>();
   std::future<Status> future = std::move(answer->future);
   const bool up = run_on_loop([&] {
-    core_->sessions().probe(*peer, saturating_add(core_->loop().now(), timeout),
-                            [answer](const session::ProbeResult& result) {
-                              answer->promise.set_value(result.status);
-                            });
+    core_->sessions().probe(
+        *peer, saturating_add(core_->loop().now(), timeout),
+        [answer](const session::ProbeResult& result) { answer->promise.set_value(result.status); });
   });
   answer.reset();
   if (!up) return down_status();
@@ -372,9 +371,8 @@ std::vector<Notification> EngineFacade::take_notifications() {
 
 std::vector<SessionInfo> EngineFacade::sessions() const {
   std::vector<SessionInfo> infos;
-  run_on_loop([&] {
-    core_->sessions().for_each([&](session::Session& s) { infos.push_back(s.info()); });
-  });
+  run_on_loop(
+      [&] { core_->sessions().for_each([&](session::Session& s) { infos.push_back(s.info()); }); });
   return infos;
 }
 

@@ -24,8 +24,7 @@ class EngineFacade final : public Engine {
   [[nodiscard]] const std::string& session_id() const override { return session_id_; }
   [[nodiscard]] Incarnation incarnation() const override { return core_->incarnation(); }
   [[nodiscard]] std::string admin_url() const override { return admin_url_; }
-  Status register_memory(void* base, std::uint64_t length, MemoryKind kind,
-                         Access access) override;
+  Status register_memory(void* base, std::uint64_t length, MemoryKind kind, Access access) override;
   Status register_batch(std::span<const MemoryRange> ranges, MemoryKind kind,
                         Access access) override;
   Status unregister_memory(void* base) override;

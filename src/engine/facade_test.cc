@@ -49,8 +49,8 @@ class Pages {
  public:
   explicit Pages(std::size_t bytes)
       : bytes_(bytes),
-        data_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
+        data_(static_cast<std::byte*>(
+            ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
   ~Pages() { ::munmap(data_, bytes_); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
@@ -78,13 +78,13 @@ constexpr std::size_t kPool = 1U << 20;
 class Facade : public testing::Test {
  protected:
   Facade() {
-    EXPECT_TRUE(a_->register_memory(from_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
-    EXPECT_TRUE(b_->register_memory(to_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    EXPECT_TRUE(
+        a_->register_memory(from_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    EXPECT_TRUE(
+        b_->register_memory(to_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
     id_ = b_->session_id();
   }
-  Slice slice(std::size_t at, std::size_t bytes) {
-    return {from_.at(at), to_.address(at), bytes};
-  }
+  Slice slice(std::size_t at, std::size_t bytes) { return {from_.at(at), to_.address(at), bytes}; }
   Result<TransferHandle> submit(const Slice& slice, Opcode opcode = Opcode::kWrite,
                                 TransferOptions options = {}) {
     return a_->submit(id_, opcode, std::span(&slice, 1), std::move(options));
@@ -117,13 +117,16 @@ TEST_F(Facade, InvalidArgumentsNameWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(text(a_->submit("127.0.0.1:0", Opcode::kWrite, std::span(&good, 1), {})).find("port 0"),
             std::string::npos);
-  EXPECT_NE(text(a_->submit(id_, Opcode::kWrite, {}, {})).find("without a slice"), std::string::npos);
+  EXPECT_NE(text(a_->submit(id_, Opcode::kWrite, {}, {})).find("without a slice"),
+            std::string::npos);
   EXPECT_NE(with({from_.at(0), to_.address(0), 0}).find("slice 0 has length 0"), std::string::npos);
-  EXPECT_NE(with({from_.at(0), to_.address(0), kPool + 1}).find("1048577 bytes"), std::string::npos);
+  EXPECT_NE(with({from_.at(0), to_.address(0), kPool + 1}).find("1048577 bytes"),
+            std::string::npos);
   EXPECT_NE(with({nullptr, to_.address(0), 1}).find("aren't registered"), std::string::npos);
   TransferOptions name;
   name.notify = Notification{std::string(1025, 'x'), ""};
-  EXPECT_NE(text(submit(good, Opcode::kWrite, std::move(name))).find("1025 bytes"), std::string::npos);
+  EXPECT_NE(text(submit(good, Opcode::kWrite, std::move(name))).find("1025 bytes"),
+            std::string::npos);
   EXPECT_EQ(a_->notify(id_, {"n", std::string((1U << 20) + 1, 'x')}, 1s).code(),
             Code::kInvalidArgument);
   EXPECT_EQ(wait(submit({from_.at(0), 64, 64})).code(), Code::kNotRegistered);
@@ -247,20 +250,23 @@ TEST_F(Facade, ShutdownWhileOthersWait) {
 TEST_F(Facade, MemoryIsFreeWhenUnregisterReturns) {
   for (int round = 0; round < 20; ++round) {
     Pages own(256U << 10);
-    ASSERT_TRUE(a_->register_memory(own.at(0), own.size(), MemoryKind::kHost, Access::kReadWrite).is_ok());
+    ASSERT_TRUE(
+        a_->register_memory(own.at(0), own.size(), MemoryKind::kHost, Access::kReadWrite).is_ok());
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&, t] {
         while (!stop.load()) {
           const Slice part{own.at(0), to_.address(0), own.size()};
-          const Status status = wait(a_->submit(id_, t == 0 ? Opcode::kRead : Opcode::kWrite,
-                                                std::span(&part, 1), {}));
-          EXPECT_TRUE(status.is_ok() || status.code() == Code::kNotRegistered) << status.to_string();
+          const Status status = wait(
+              a_->submit(id_, t == 0 ? Opcode::kRead : Opcode::kWrite, std::span(&part, 1), {}));
+          EXPECT_TRUE(status.is_ok() || status.code() == Code::kNotRegistered)
+              << status.to_string();
         }
       });
     }
-    while (a_->stats().transfers_ok < static_cast<std::uint64_t>(round + 1) * 5) std::this_thread::yield();
+    while (a_->stats().transfers_ok < static_cast<std::uint64_t>(round + 1) * 5)
+      std::this_thread::yield();
     ASSERT_TRUE(a_->unregister_memory(own.at(0)).is_ok());
     own.forbid(0, own.size());  // who touches it now ends the process, or fails by EFAULT
     const std::uint64_t retries = a_->stats().retries;
@@ -314,8 +320,10 @@ TEST(FacadeTest, EnginesLeaveNoDescriptorsBehind) {
     Pages pages(8192);
     const auto a = make_engine();
     const auto b = make_engine();
-    ASSERT_TRUE(a->register_memory(pages.at(0), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok());
-    ASSERT_TRUE(b->register_memory(pages.at(4096), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    ASSERT_TRUE(
+        a->register_memory(pages.at(0), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok());
+    ASSERT_TRUE(
+        b->register_memory(pages.at(4096), 4096, MemoryKind::kHost, Access::kReadWrite).is_ok());
     const Slice slice{pages.at(0), pages.address(4096), 4096};
     ASSERT_TRUE(a->transfer(b->session_id(), Opcode::kWrite, std::span(&slice, 1), {}).is_ok());
   }

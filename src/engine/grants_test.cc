@@ -22,8 +22,8 @@ class Pages {
  public:
   explicit Pages(std::size_t bytes)
       : bytes_(bytes),
-        data_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
+        data_(static_cast<std::byte*>(
+            ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
   ~Pages() { ::munmap(data_, bytes_); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
@@ -51,8 +51,7 @@ class Grants : public testing::Test {
     epoch_ = a_->session(*b_)->info().epoch;
   }
 
-  GrantId grant(std::uint32_t pages, Access access = Access::kRemoteWrite,
-                Duration lasts = 3600s) {
+  GrantId grant(std::uint32_t pages, Access access = Access::kRemoteWrite, Duration lasts = 3600s) {
     memory::Grant grant;
     grant.room = RoomId(5);
     grant.writer = a_->core().incarnation();
@@ -191,7 +190,8 @@ TEST_F(Grants, AReadUnderARevokedGrantEndsWithAnErrorAndReadsNothingMore) {
 TEST_F(Grants, OnlyTheWriterTheOperationAndThePagesOfTheGrant) {
   SimEngine& c = engines_.add();
   const GrantId id = grant(4);
-  const FlightPtr foreign = c.submit_pieces(*b_, Opcode::kWrite, id, {{c.at(0), b_->region(), 0, 8}});
+  const FlightPtr foreign =
+      c.submit_pieces(*b_, Opcode::kWrite, id, {{c.at(0), b_->region(), 0, 8}});
   const FlightPtr read = move(id, 8, Opcode::kRead);
   const FlightPtr beyond = a_->submit_pieces(
       *b_, Opcode::kWrite, id,
@@ -283,8 +283,7 @@ TEST_F(Grants, DeregisteringOurOwnMemoryEndsItsTransfers) {
   for (const Opcode opcode : {Opcode::kWrite, Opcode::kRead}) {
     Pages pages(4 * kMiB);
     a_->add_region(pages.data(), 4 * kMiB);
-    const FlightPtr flight =
-        a_->submit(*b_, opcode, {{pages.data(), b_->address(0), 4 * kMiB}});
+    const FlightPtr flight = a_->submit(*b_, opcode, {{pages.data(), b_->address(0), 4 * kMiB}});
     engines_.run_for(100ms);
     ASSERT_FALSE(flight->done());
     ASSERT_TRUE(a_->core().unregister_memory(pages.data()).is_ok());

@@ -25,9 +25,8 @@ Status check(const char* name, PageLayout& layout) {
   std::uint64_t extent = 0;
   if (layout.pages > (1ULL << 32U) ||
       __builtin_mul_overflow(layout.stride, layout.pages, &extent) ||
-      std::ranges::any_of(layout.bases, [&](std::uint64_t base) {
-        return base == 0 || base + extent < base;
-      }))
+      std::ranges::any_of(layout.bases,
+                          [&](std::uint64_t base) { return base == 0 || base + extent < base; }))
     return invalid(fmt::format("the {} layout doesn't fit the address space", name));
   return Status::ok();
 }
@@ -47,9 +46,9 @@ Result<std::shared_ptr<const PreparedLayouts>> PreparedLayouts::create(Address p
   KVM_RETURN_IF_ERROR(check("local", local));
   KVM_RETURN_IF_ERROR(check("remote", remote));
   if (local.bases.size() != remote.bases.size() || local.page_bytes != remote.page_bytes)
-    return std::unexpected(invalid(fmt::format(
-        "{} buffers of {} byte pages here, {} of {} there", local.bases.size(), local.page_bytes,
-        remote.bases.size(), remote.page_bytes)));
+    return std::unexpected(
+        invalid(fmt::format("{} buffers of {} byte pages here, {} of {} there", local.bases.size(),
+                            local.page_bytes, remote.bases.size(), remote.page_bytes)));
   return std::shared_ptr<const PreparedLayouts>(
       new PreparedLayouts(std::move(peer), std::move(local), std::move(remote)));
 }
@@ -69,8 +68,8 @@ Status PreparedLayouts::append_pieces(std::span<const std::uint32_t> local_pages
                                       std::span<const std::uint32_t> remote_pages,
                                       std::vector<transport::Piece>& pieces) const {
   if (local_pages.empty() || local_pages.size() != remote_pages.size())
-    return invalid(fmt::format("{} local pages and {} remote ones", local_pages.size(),
-                               remote_pages.size()));
+    return invalid(
+        fmt::format("{} local pages and {} remote ones", local_pages.size(), remote_pages.size()));
   if (local_pages.size() > config::kMaxSlicesPerTransfer / local_.bases.size())
     return {Code::kResourceExhausted, Origin::kCaller,
             fmt::format("{} pages of {} buffers in one transfer", local_pages.size(),

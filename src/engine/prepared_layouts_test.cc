@@ -14,7 +14,8 @@ std::shared_ptr<const PreparedLayouts> prepared(PageLayout local, PageLayout rem
 }
 
 TEST(PreparedLayouts, GivesAPieceForEachPageOfEachBuffer) {
-  const auto layouts = prepared({{0x10000, 0x90000}, 4096, 8192, 10}, {{0x500000, 0x700000}, 4096, 0, 20});
+  const auto layouts =
+      prepared({{0x10000, 0x90000}, 4096, 8192, 10}, {{0x500000, 0x700000}, 4096, 0, 20});
   std::vector<transport::Piece> pieces;
   const std::vector<std::uint32_t> local{3, 1};
   const std::vector<std::uint32_t> remote{7, 19};
@@ -72,9 +73,11 @@ TEST(PreparedLayouts, RefusesBadIndices) {
 TEST(PreparedLayouts, ChecksThatTheBuffersAreRegistered) {
   const auto layouts = prepared({{0x10000, 0x30000}, 4096, 0, 16}, {{0x1000, 0x2000}, 4096, 0, 1});
   memory::RegionTable regions;
-  ASSERT_TRUE(regions.add(reinterpret_cast<void*>(0x10000), 0x10000, MemoryKind::kHost, Access::kNone));
+  ASSERT_TRUE(
+      regions.add(reinterpret_cast<void*>(0x10000), 0x10000, MemoryKind::kHost, Access::kNone));
   EXPECT_EQ(layouts->check_registered(LocalRegions(regions.list())).code(), Code::kNotRegistered);
-  ASSERT_TRUE(regions.add(reinterpret_cast<void*>(0x30000), 0x10000, MemoryKind::kHost, Access::kNone));
+  ASSERT_TRUE(
+      regions.add(reinterpret_cast<void*>(0x30000), 0x10000, MemoryKind::kHost, Access::kNone));
   EXPECT_TRUE(layouts->check_registered(LocalRegions(regions.list())).is_ok());
 }
 

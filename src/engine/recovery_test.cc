@@ -19,7 +19,8 @@ std::vector<FlightPtr> stream(SimEngine& from, SimEngine& to, std::size_t count,
   std::vector<FlightPtr> flights;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t at = i * bytes % (from.pool().size() - bytes + 1);
-    flights.push_back(from.submit(to, Opcode::kWrite, {{from.at(at), to.address(at), bytes}}, plan));
+    flights.push_back(
+        from.submit(to, Opcode::kWrite, {{from.at(at), to.address(at), bytes}}, plan));
   }
   return flights;
 }
@@ -199,9 +200,11 @@ TEST_P(Pause, FiveSecondsFailNothingAndAreOverWithinASecond) {
   }
   stopped.process().resume();
   ASSERT_TRUE(engines.run_until(
-      [&] { return std::ranges::any_of(flights, [&](const auto& f) {
-              return f->done() && f->ended_at > engines.world().now() - 1ms;
-            }); },
+      [&] {
+        return std::ranges::any_of(flights, [&](const auto& f) {
+          return f->done() && f->ended_at > engines.world().now() - 1ms;
+        });
+      },
       1s));
   ASSERT_TRUE(engines.finish(flights, 2s));
   expect_all_ok(flights);
@@ -286,35 +289,46 @@ TEST_P(Faults, EveryTransferEndsInBoundedTime) {
   engines.run_for(std::chrono::milliseconds(9 * seed));
   auto& network = engines.world().network();
   switch (fault) {
-    case Kind::kBothWays: network.partition(ip_a, ip_b); break;
-    case Kind::kThere: network.set_fault(ip_a, ip_b, {.drop_probability = 1}); break;
-    case Kind::kBack: network.set_fault(ip_b, ip_a, {.drop_probability = 1}); break;
-    case Kind::kPause: b.process().pause(); break;
-    case Kind::kKill: engines.kill(1); break;
-    case Kind::kPowerOff: engines.world().host(ip_b).power_off(); break;
+    case Kind::kBothWays:
+      network.partition(ip_a, ip_b);
+      break;
+    case Kind::kThere:
+      network.set_fault(ip_a, ip_b, {.drop_probability = 1});
+      break;
+    case Kind::kBack:
+      network.set_fault(ip_b, ip_a, {.drop_probability = 1});
+      break;
+    case Kind::kPause:
+      b.process().pause();
+      break;
+    case Kind::kKill:
+      engines.kill(1);
+      break;
+    case Kind::kPowerOff:
+      engines.world().host(ip_b).power_off();
+      break;
     case Kind::kRefuse:
       network.set_fault(ip_a, ip_b, {.refuse_connections = true});
       network.reset_connections(ip_a, ip_b);
       break;
   }
-  flights.push_back(a.submit_to({ip_b, SimEngines::kPort}, Opcode::kWrite, {{a.at(0), 8, 8}},
-                                {.deadline = 8s}));
+  flights.push_back(
+      a.submit_to({ip_b, SimEngines::kPort}, Opcode::kWrite, {{a.at(0), 8, 8}}, {.deadline = 8s}));
   ASSERT_TRUE(engines.finish(flights, 10s));
   EXPECT_LE(engines.world().now(), deadline + 50ms + std::chrono::milliseconds(9 * seed));
   for (const FlightPtr& flight : flights) {
     if (flight->ok()) continue;
-    EXPECT_TRUE(flight->code() == Code::kSessionFailed ||
-                flight->code() == Code::kDeadlineExceeded)
+    EXPECT_TRUE(flight->code() == Code::kSessionFailed || flight->code() == Code::kDeadlineExceeded)
         << flight->text();
   }
   EXPECT_EQ(a.core().sessions().find(ip_b + ":7000")->transfers(), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Faults,
-    testing::Combine(testing::Values(Kind::kBothWays, Kind::kThere, Kind::kBack, Kind::kPause,
-                                     Kind::kKill, Kind::kPowerOff, Kind::kRefuse),
-                     testing::Values(0, 1, 3, 6)));
+INSTANTIATE_TEST_SUITE_P(All, Faults,
+                         testing::Combine(testing::Values(Kind::kBothWays, Kind::kThere,
+                                                          Kind::kBack, Kind::kPause, Kind::kKill,
+                                                          Kind::kPowerOff, Kind::kRefuse),
+                                          testing::Values(0, 1, 3, 6)));
 
 TEST_F(Recovery, ABlipShorterThanTheProgressDeadlineIsNotEvenARetry) {
   connect();
@@ -329,7 +343,8 @@ TEST_F(Recovery, ABlipShorterThanTheProgressDeadlineIsNotEvenARetry) {
   EXPECT_EQ(counters().strikes, 0U);
 }
 
-// Found by ./dev bench recovery: the host of a stopped peer goes on taking small writes for seconds.
+// Found by ./dev bench recovery: the host of a stopped peer goes on taking small writes for
+// seconds.
 TEST_F(Recovery, AStoppedPeerIsNoticedUnderAStreamOfSmallWrites) {
   connect();
   b_->process().pause();
@@ -362,8 +377,7 @@ TEST_F(Recovery, AStoppedPeerIsAskedOverFewConnections) {
 
 // The same with all that a slow link has to carry: what the host takes of it is progress.
 TEST(RecoveryTest, ASlowLinkIsNotSilence) {
-  SimEngines engines(make_tcp_transport, 5,
-                     {.bytes_per_second = 200e3, .max_segment_bytes = 8192});
+  SimEngines engines(make_tcp_transport, 5, {.bytes_per_second = 200e3, .max_segment_bytes = 8192});
   SimEngine& a = engines.add();
   SimEngine& b = engines.add();
   a.fill(1);

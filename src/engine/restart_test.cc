@@ -1,4 +1,5 @@
-// Another process answers at the address: nothing of the old plan reaches it (rule 3 of the epochs).
+// Another process answers at the address: nothing of the old plan reaches it (rule 3 of the
+// epochs).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,8 +46,9 @@ TEST_P(Restart, NothingOfTheOldPlanLandsInTheNewProcess) {
   const Incarnation old = engines[1].core().incarnation();
   std::vector<FlightPtr> flights;
   for (std::size_t i = 0; i < 16; ++i)
-    flights.push_back(a.submit(engines[1], Opcode::kWrite,
-                               {{a.at(i * 64 * kKiB), engines[1].address(i * 64 * kKiB), 64 * kKiB}}));
+    flights.push_back(
+        a.submit(engines[1], Opcode::kWrite,
+                 {{a.at(i * 64 * kKiB), engines[1].address(i * 64 * kKiB), 64 * kKiB}}));
   engines.run_for(std::chrono::milliseconds(2 * seed));
   const std::uint64_t old_address = engines[1].address(0);
   engines.kill(1);
@@ -116,7 +118,8 @@ TEST(RestartTest, AFirstContactWithAnotherProcessThanMeantGetsNothing) {
   const std::vector<std::byte> before = b.pool();
   a.fill(1);
   const Incarnation gone(b.core().incarnation().value ^ 1);
-  const FlightPtr raw = a.submit(b, Opcode::kWrite, {{a.at(0), b.address(0), 64}}, {.target = gone});
+  const FlightPtr raw =
+      a.submit(b, Opcode::kWrite, {{a.at(0), b.address(0), 64}}, {.target = gone});
   const FlightPtr pieces = a.submit_pieces(b, Opcode::kWrite, memory::kStandingGrant,
                                            {{a.at(0), b.region(), 0, 64}}, {.target = gone});
   ASSERT_TRUE(send(a, b, "for the dead", gone).is_ok());
@@ -145,7 +148,8 @@ TEST(RestartTest, ControlMessagesArriveOnceAndInOrderThroughResets) {
       sent.push_back(std::to_string(i));
       ASSERT_TRUE(send(a, b, sent.back()).is_ok());
       engines.run_for(std::chrono::microseconds(50 + seed * 13));
-      if (i % 7 == 3) engines.world().network().reset_connections(SimEngines::ip(0), SimEngines::ip(1));
+      if (i % 7 == 3)
+        engines.world().network().reset_connections(SimEngines::ip(0), SimEngines::ip(1));
     }
     ASSERT_TRUE(engines.run_until([&] { return news.upper.size() >= 30; }, 10s)) << seed;
     engines.run_for(1s);

@@ -155,8 +155,7 @@ class SimEngines {
  public:
   static constexpr std::uint16_t kPort = 7000;
 
-  SimEngines(TransportMakerFn transport, std::uint64_t seed,
-             const env::sim::SimOptions& world = {})
+  SimEngines(TransportMakerFn transport, std::uint64_t seed, const env::sim::SimOptions& world = {})
       : world_(seed, world), transport_(transport) {
     options_.insecure = true;
     options_.port = kPort;

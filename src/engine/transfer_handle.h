@@ -34,8 +34,12 @@ class LoopTransfer final : public Transfer {
   LoopTransfer(std::weak_ptr<EngineCore*> core, std::shared_ptr<session::TransferState> state,
                std::shared_ptr<TransferResult> result, std::weak_ptr<void> world,
                env::EventLoop& loop)
-      : core_(std::move(core)), state_(std::move(state)), result_(std::move(result)),
-        world_(std::move(world)), loop_(&loop), id_(state_->id) {}
+      : core_(std::move(core)),
+        state_(std::move(state)),
+        result_(std::move(result)),
+        world_(std::move(world)),
+        loop_(&loop),
+        id_(state_->id) {}
 
   [[nodiscard]] TransferId id() const override { return id_; }
   [[nodiscard]] std::optional<Status> poll() const override { return result_->poll(); }

@@ -26,10 +26,9 @@ Status validate(const EngineOptions& options) {
                         "memory; peers don't authenticate each other yet: set insecure "
                         "(--insecure) to accept that, or listen on loopback",
                         options.host)};
-  Status status = check_range<std::uint32_t>("chunk_bytes", options.chunk_bytes, 4096,
-                                             wire::kMaxPayloadBytes);
-  if (status.is_ok())
-    status = check_range("tcp.data_lanes", options.tcp.data_lanes, 1, 16);
+  Status status =
+      check_range<std::uint32_t>("chunk_bytes", options.chunk_bytes, 4096, wire::kMaxPayloadBytes);
+  if (status.is_ok()) status = check_range("tcp.data_lanes", options.tcp.data_lanes, 1, 16);
   if (status.is_ok())
     status = check_range<std::uint64_t>("window_bytes", options.window_bytes, options.chunk_bytes,
                                         1ULL << 40U);

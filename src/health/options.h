@@ -32,8 +32,9 @@ struct HealthOptions {
   // Blacklist.
   ParkPolicy policy = ParkPolicy::kPark;
   Duration park_max = Duration::max();  ///< longest time a request is parked; max: its deadline
-  Duration refused_park_max = Duration::max();  ///< the same while the peer's host refuses connections
-  Duration idle_timeout = 600s;         ///< without demand for so long: retired
+  Duration refused_park_max =
+      Duration::max();           ///< the same while the peer's host refuses connections
+  Duration idle_timeout = 600s;  ///< without demand for so long: retired
 
   // Probes of one session.
   bool probes_enabled = true;  ///< off: only a registration or the peer's hello lifts

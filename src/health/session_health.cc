@@ -481,7 +481,8 @@ Time SessionHealth::next_timer() const {
 }
 
 Outcome SessionHealth::on_timer(Time now) {
-  if (KVM_SABOTAGE(heal_by_clock) && state_ == State::kFailed) return fire(Event::kProbePassed, now);
+  if (KVM_SABOTAGE(heal_by_clock) && state_ == State::kFailed)
+    return fire(Event::kProbePassed, now);
   if (now < next_timer()) return nothing(Event::kLife);
   if (!wanted() && now >= saturating_add(last_demand_, options_->idle_timeout)) {
     return fire(Event::kIdle, now);

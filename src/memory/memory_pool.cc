@@ -17,7 +17,9 @@ namespace memory {
 static_assert(kSegmentSeals == (F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW));
 static_assert(kSealFutureWrite == F_SEAL_FUTURE_WRITE);
 
-PoolSegment::~PoolSegment() { ::munmap(base_, bytes_); }
+PoolSegment::~PoolSegment() {
+  ::munmap(base_, bytes_);
+}
 
 PoolRegistry& PoolRegistry::of_process() {
   static PoolRegistry registry;
@@ -84,7 +86,8 @@ struct Mapping {
 // Maps a new memfd of `bytes` (a multiple of 2 MiB) at a multiple of 2 MiB and seals it.
 Result<Mapping> map_memfd(std::uint64_t bytes, unsigned extra_flags) {
   Mapping mapping;
-  mapping.fd = UniqueFd(::memfd_create("kvmend-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | extra_flags));
+  mapping.fd =
+      UniqueFd(::memfd_create("kvmend-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | extra_flags));
   if (!mapping.fd.is_open()) return std::unexpected(exhausted("memfd_create", bytes, errno));
   if (::ftruncate(mapping.fd.get(), static_cast<off_t>(bytes)) != 0)
     return std::unexpected(exhausted("ftruncate", bytes, errno));
@@ -106,7 +109,8 @@ Result<Mapping> map_memfd(std::uint64_t bytes, unsigned extra_flags) {
   if (reserved_end > end) ::munmap(reinterpret_cast<void*>(end), reserved_end - end);
   mapping.base = static_cast<std::byte*>(base);
   // After our own writable mapping: nobody makes another.
-  if (::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals | memory::kSealFutureWrite) != 0 &&
+  if (::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals | memory::kSealFutureWrite) !=
+          0 &&
       ::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals) != 0) {
     const int error = errno;
     ::munmap(base, bytes);
@@ -121,9 +125,13 @@ MemoryPool::MemoryPool(std::shared_ptr<memory::PoolSegment> segment, std::uint64
                        PoolPages pages)
     : segment_(std::move(segment)), size_(size), pages_(pages) {}
 
-MemoryPool::~MemoryPool() { memory::PoolRegistry::of_process().remove(*segment_); }
+MemoryPool::~MemoryPool() {
+  memory::PoolRegistry::of_process().remove(*segment_);
+}
 
-std::byte* MemoryPool::data() const { return segment_->base(); }
+std::byte* MemoryPool::data() const {
+  return segment_->base();
+}
 
 Result<std::unique_ptr<MemoryPool>> MemoryPool::create(std::uint64_t bytes) {
   if (bytes == 0 || bytes > (1ULL << 46U))

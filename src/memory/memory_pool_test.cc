@@ -45,7 +45,8 @@ TEST(MemoryPool, CantBeTruncatedNorMappedWritableByOthers) {
   EXPECT_EQ(::ftruncate(segment->fd(), 1 << 30), -1);
   EXPECT_EQ(::fcntl(segment->fd(), F_GET_SEALS) & kSegmentSeals, kSegmentSeals);
   EXPECT_EQ(::fcntl(segment->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1);
-  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(), 0), MAP_FAILED);
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(), 0),
+            MAP_FAILED);
 }
 
 TEST(MemoryPool, TellsSubscribersAndLeavesTheRegistry) {

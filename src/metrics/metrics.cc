@@ -75,10 +75,9 @@ struct Metrics::Handles {
       counter(registry, "kvmend_failed_session_recoveries_total",
               "Blacklisted sessions that became healthy again without anybody's help")
           .Add({});
-  prometheus::Counter& restarts =
-      counter(registry, "kvmend_peer_restarts_total",
-              "Another process answered at a known session's address")
-          .Add({});
+  prometheus::Counter& restarts = counter(registry, "kvmend_peer_restarts_total",
+                                          "Another process answered at a known session's address")
+                                      .Add({});
   prometheus::Histogram& detect =
       histogram(registry, "kvmend_time_to_detect_seconds",
                 "Last sign of life to blacklisted, of sessions that recovered", kRecoverySeconds);
@@ -101,7 +100,8 @@ struct Metrics::Handles {
       counter(registry, "kvmend_protocol_errors_total", "Connections closed for malformed bytes")
           .Add({});
   prometheus::Counter& notifications_dropped =
-      counter(registry, "kvmend_dropped_notifications_total", "Notifications nobody fetched").Add({});
+      counter(registry, "kvmend_dropped_notifications_total", "Notifications nobody fetched")
+          .Add({});
   std::array<prometheus::Gauge*, kStates.size()> by_state{};
   Mutex expose_mutex;  // two scrapes at once would raise a counter twice
 
@@ -145,8 +145,7 @@ void Metrics::on_recovered(const std::string&, const health::Recovery& recovery)
   handles_->recover.Observe(to_seconds(recovery.time_to_recover));
 }
 
-void Metrics::on_session_state(const std::string&, health::State, health::State to,
-                               const Status&) {
+void Metrics::on_session_state(const std::string&, health::State, health::State to, const Status&) {
   handles_->transitions.Add({{"state", std::string(state_name(to))}}).Increment();
 }
 
@@ -160,12 +159,16 @@ void Metrics::on_transfer_done(const session::TransferState& transfer, const Sta
   if (result.is_ok()) handles_->transfer_seconds.Observe(to_seconds(now - transfer.submitted));
 }
 
-void Metrics::on_chunk_retry(const std::string&) { handles_->retries.Increment(); }
+void Metrics::on_chunk_retry(const std::string&) {
+  handles_->retries.Increment();
+}
 
 void Metrics::on_probe_done(const std::string&, const Status& result) {
   handles_->probes.Add({{"result", result.is_ok() ? "passed" : "failed"}}).Increment();
 }
 
-void Metrics::on_self_suspicion(bool suspected) { handles_->suspicion.Set(suspected ? 1 : 0); }
+void Metrics::on_self_suspicion(bool suspected) {
+  handles_->suspicion.Set(suspected ? 1 : 0);
+}
 
 }  // namespace kvmend::metrics

@@ -107,15 +107,13 @@ Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& o
                                                            const auto& stream) {
       return make_local_transport(loop, context, network, stream);
     };
-  auto core =
-      std::make_unique<engine::EngineCore>(world->thread->env().env(), options,
-                                           std::move(make_transport), world->metrics.get());
+  auto core = std::make_unique<engine::EngineCore>(world->thread->env().env(), options,
+                                                   std::move(make_transport), world->metrics.get());
   KVM_RETURN_IF_ERROR(core->start());
   world->thread->start();
-  auto engine = std::make_unique<engine::EngineFacade>(
-      std::move(core), world, [t = world->thread.get()] { t->stop(); });
-  if (!options.admin_listen.empty())
-    KVM_RETURN_IF_ERROR(start_admin(options, *world, *engine));
+  auto engine = std::make_unique<engine::EngineFacade>(std::move(core), world,
+                                                       [t = world->thread.get()] { t->stop(); });
+  if (!options.admin_listen.empty()) KVM_RETURN_IF_ERROR(start_admin(options, *world, *engine));
   return engine;
 }
 

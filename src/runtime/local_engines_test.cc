@@ -52,7 +52,9 @@ EngineOptions options() {
   return o;
 }
 
-std::byte value_at(std::size_t i) { return static_cast<std::byte>(i * 31 + i / 509); }
+std::byte value_at(std::size_t i) {
+  return static_cast<std::byte>(i * 31 + i / 509);
+}
 
 /// Memory of either kind.
 class Memory {
@@ -74,8 +76,8 @@ class Memory {
 class LocalEngines : public testing::Test {
  protected:
   LocalEngines() {
-    void* page = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+    void* page =
+        ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     board_ = new (page) Board;
   }
   ~LocalEngines() override {
@@ -158,9 +160,9 @@ class LocalEngines : public testing::Test {
     for (const bool checksum : {false, true}) {
       TransferOptions how;
       how.checksum = checksum;
-      const Status status = (*engine)->transfer(board_->session, Opcode::kWrite,
-                                                scattered(memory.data(), board_->address),
-                                                std::move(how));
+      const Status status =
+          (*engine)->transfer(board_->session, Opcode::kWrite,
+                              scattered(memory.data(), board_->address), std::move(how));
       EXPECT_TRUE(status.is_ok()) << status.to_string();
     }
     EXPECT_EQ(transport_of(**engine), transport);
@@ -172,9 +174,13 @@ class LocalEngines : public testing::Test {
   std::vector<pid_t> children_;
 };
 
-TEST_F(LocalEngines, PoolsAreCopiedFrom) { write_everything(true, "local", options()); }
+TEST_F(LocalEngines, PoolsAreCopiedFrom) {
+  write_everything(true, "local", options());
+}
 
-TEST_F(LocalEngines, ForeignMemoryIsReadFrom) { write_everything(false, "local", options()); }
+TEST_F(LocalEngines, ForeignMemoryIsReadFrom) {
+  write_everything(false, "local", options());
+}
 
 TEST_F(LocalEngines, OffMeansTcp) {
   EngineOptions off = options();
@@ -227,15 +233,14 @@ TEST_F(LocalEngines, UnmappedSourceMemoryIsAnErrorOfTheTransferOnly) {
   ASSERT_TRUE((*engine)->open_session(board_->session, 10s));
   ASSERT_TRUE(becomes(**engine, "local"));
   ::munmap(gone, kBytes);
-  const Status status =
-      (*engine)->transfer(board_->session, Opcode::kWrite,
-                          scattered(static_cast<std::byte*>(gone), board_->address));
+  const Status status = (*engine)->transfer(
+      board_->session, Opcode::kWrite, scattered(static_cast<std::byte*>(gone), board_->address));
   EXPECT_EQ(status.code(), Code::kNotRegistered) << status.to_string();
   EXPECT_EQ(status.origin(), Origin::kCaller);
-  EXPECT_TRUE((*engine)
-                  ->transfer(board_->session, Opcode::kWrite,
-                             scattered(good.data(), board_->address))
-                  .is_ok());
+  EXPECT_TRUE(
+      (*engine)
+          ->transfer(board_->session, Opcode::kWrite, scattered(good.data(), board_->address))
+          .is_ok());
 }
 
 // Rule 7, seen from outside: what the sender writes after the cancelled transfer's end never

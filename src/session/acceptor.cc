@@ -23,7 +23,9 @@ Acceptor::Acceptor(env::EventLoop& loop, env::Random& random, const Self& self,
       events_(events),
       sweep_timer_(loop) {}
 
-Acceptor::~Acceptor() { close_all(); }
+Acceptor::~Acceptor() {
+  close_all();
+}
 
 void Acceptor::close_all() {
   std::vector<std::unique_ptr<Lane>> all;
@@ -148,10 +150,9 @@ void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck a
 
 void Acceptor::join_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck ack) {
   const auto at = peers_.find(hello.incarnation);
-  if (at == peers_.end() || at->second.control == nullptr || at->second.max_epoch != hello.epoch.value ||
-      hello.token != at->second.token)
-    return reject(lane, Code::kStaleEpoch,
-                  fmt::format("epoch {} is not open", hello.epoch.value),
+  if (at == peers_.end() || at->second.control == nullptr ||
+      at->second.max_epoch != hello.epoch.value || hello.token != at->second.token)
+    return reject(lane, Code::kStaleEpoch, fmt::format("epoch {} is not open", hello.epoch.value),
                   at == peers_.end() ? 0 : at->second.max_epoch);
   Peer& peer = at->second;
   if (peer.data.size() >= config::kMaxInboundLanesPerPeer)
@@ -315,8 +316,8 @@ void Acceptor::send_regions(Lane& lane) {
     const std::size_t count = std::min(open.size() - next, wire::kMaxRegionsPerMessage);
     for (std::size_t i = 0; i < count; ++i) {
       const memory::Region& region = open[next + i];
-      part.added.push_back({region.ref, reinterpret_cast<std::uint64_t>(region.base),
-                            region.length, region.access});
+      part.added.push_back(
+          {region.ref, reinterpret_cast<std::uint64_t>(region.base), region.length, region.access});
     }
     next += count;
     part.more = next < open.size();

@@ -60,16 +60,16 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
     wire::Token token{};
     transport::Lane* control = nullptr;
     std::vector<transport::Lane*> data;
-    std::uint64_t last_seq = 0;   // reliable control messages handed on
+    std::uint64_t last_seq = 0;  // reliable control messages handed on
     Time last_seen{};
-    std::uint64_t progress = 0;   // sum over the lanes at the last sweep
+    std::uint64_t progress = 0;  // sum over the lanes at the last sweep
   };
   struct LaneEntry {
     std::unique_ptr<transport::Lane> lane;
-    Incarnation peer;             // unset before the hello
+    Incarnation peer;  // unset before the hello
     wire::LaneKind kind{};
     Time since{};
-    std::uint64_t progress = 0;   // at the last sweep, of probe lanes
+    std::uint64_t progress = 0;  // at the last sweep, of probe lanes
   };
 
   void on_hello(transport::Lane& lane, const wire::Hello& hello) override;

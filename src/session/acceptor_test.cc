@@ -71,7 +71,8 @@ class AcceptorTest : public testing::Test {
         here_(world_.add_host("10.0.0.1").start_process("initiator")) {
     self_.incarnation = Incarnation(0xBB);
     self_.session_id = kTarget.to_string();
-    ref_ = *there_.regions.add(memory_.data(), memory_.size(), MemoryKind::kHost, Access::kReadWrite);
+    ref_ =
+        *there_.regions.add(memory_.data(), memory_.size(), MemoryKind::kHost, Access::kReadWrite);
     EXPECT_TRUE(there_.transport.listen(kTarget, &acceptor_).has_value());
     std::iota(reinterpret_cast<unsigned char*>(source_.data()),
               reinterpret_cast<unsigned char*>(source_.data() + source_.size()), 1);
@@ -134,7 +135,8 @@ TEST_F(AcceptorTest, OnlyAHigherEpochIsAcceptedWhateverTheOrder) {
     there_.process.pause();
     std::vector<std::uint64_t> epochs(30);
     std::iota(epochs.begin(), epochs.end(), static_cast<std::uint64_t>(round) * 20 + 1);
-    for (std::size_t i = epochs.size(); i > 1; --i) std::swap(epochs[i - 1], epochs[random.below(i)]);
+    for (std::size_t i = epochs.size(); i > 1; --i)
+      std::swap(epochs[i - 1], epochs[random.below(i)]);
     std::vector<DialledPtr> lanes;
     for (const std::uint64_t epoch : epochs) lanes.push_back(control(epoch));
     world_.run_for(10ms);

@@ -29,13 +29,14 @@ TEST(ChunkerTest, ChunksCoverEveryByteOnce) {
       ASSERT_LE(span.bytes, most);
       ASSERT_GT(span.bytes, 0U);
       std::size_t slices = 0;
-      make_chunk(transfer, span).for_each_slice(
-          [&](const std::byte* from, RegionRef, std::uint64_t offset, std::uint32_t length) {
-            ASSERT_EQ(from, local + at);
-            ASSERT_EQ(offset, at);
-            at += length;
-            ++slices;
-          });
+      make_chunk(transfer, span)
+          .for_each_slice(
+              [&](const std::byte* from, RegionRef, std::uint64_t offset, std::uint32_t length) {
+                ASSERT_EQ(from, local + at);
+                ASSERT_EQ(offset, at);
+                at += length;
+                ++slices;
+              });
       ASSERT_EQ(slices, span.pieces);
       ASSERT_LE(slices, wire::kMaxSlicesPerPull);
       spans.push_back(span);

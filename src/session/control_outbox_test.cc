@@ -5,7 +5,9 @@
 namespace kvmend::session {
 namespace {
 
-std::vector<std::byte> body(std::size_t bytes = 4) { return std::vector<std::byte>(bytes); }
+std::vector<std::byte> body(std::size_t bytes = 4) {
+  return std::vector<std::byte>(bytes);
+}
 
 std::vector<std::uint64_t> sent(ControlOutbox& outbox) {
   std::vector<std::uint64_t> numbers;

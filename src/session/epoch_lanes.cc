@@ -26,7 +26,9 @@ EpochLanes::EpochLanes(env::EventLoop& loop, transport::Transport& transport, co
       events_(events),
       deadline_(loop) {}
 
-EpochLanes::~EpochLanes() { close(); }
+EpochLanes::~EpochLanes() {
+  close();
+}
 
 Status EpochLanes::start() {
   wire::Hello hello = self_.hello(wire::LaneKind::kControl, target_);
@@ -36,9 +38,9 @@ Status EpochLanes::start() {
   control_ = std::move(*lane);
   deadline_.arm(loop_.now() + connect_deadline_, [this] {
     fail({Code::kPeerSilent, Origin::kPeer,
-          fmt::format("{} didn't answer the handshake within {} ms", peer_.to_string(),
-                      std::chrono::duration_cast<std::chrono::milliseconds>(connect_deadline_)
-                          .count())});
+          fmt::format(
+              "{} didn't answer the handshake within {} ms", peer_.to_string(),
+              std::chrono::duration_cast<std::chrono::milliseconds>(connect_deadline_).count())});
   });
   return Status::ok();
 }
@@ -73,8 +75,8 @@ Status EpochLanes::dial_data_lanes() {
 
 void EpochLanes::on_hello_ack(Lane& lane, const wire::HelloAck& ack) {
   if (closed_) return;
-  const bool other = target_.is_set() && ack.incarnation != target_ &&
-                     !KVM_SABOTAGE(no_incarnation_check);
+  const bool other =
+      target_.is_set() && ack.incarnation != target_ && !KVM_SABOTAGE(no_incarnation_check);
   if (ack.epoch.value != epoch_ || other)
     return fail({Code::kProtocolError, Origin::kPeer,
                  fmt::format("{} answered for another epoch or process", peer_.to_string())});
@@ -99,7 +101,9 @@ void EpochLanes::on_hello_reject(Lane&, const wire::HelloReject& reject) {
   events_.on_epoch_rejected(reject);
 }
 
-void EpochLanes::on_lane_down(Lane&, const Status& why) { fail(why); }
+void EpochLanes::on_lane_down(Lane&, const Status& why) {
+  fail(why);
+}
 
 void EpochLanes::DataLane::answered(Time now) {
   watch.progress(now);
@@ -134,9 +138,8 @@ void EpochLanes::send_ping(std::uint64_t nonce) {
 }
 
 void EpochLanes::post(const transport::Chunk& chunk) {
-  const auto data = std::ranges::min_element(data_, {}, [](const DataLane& d) {
-    return d.lane->outstanding_bytes();
-  });
+  const auto data = std::ranges::min_element(
+      data_, {}, [](const DataLane& d) { return d.lane->outstanding_bytes(); });
   data->lane->post(chunk);
   data->watch.begin(loop_.now());
 }
@@ -171,7 +174,9 @@ void EpochLanes::forgive(Time now) {
   for (DataLane& data : data_) data.watch.forgive(now);
 }
 
-std::uint64_t EpochLanes::control_received() const { return control_ ? control_->received() : 0; }
+std::uint64_t EpochLanes::control_received() const {
+  return control_ ? control_->received() : 0;
+}
 
 std::uint64_t EpochLanes::outstanding_bytes() const {
   std::uint64_t sum = 0;

@@ -23,11 +23,12 @@ Probe::Probe(env::EventLoop& loop, env::Random& random, transport::Transport& tr
       started_(loop.now()),
       deadline_(loop) {}
 
-Probe::~Probe() { bury(loop_, std::move(lane_)); }
+Probe::~Probe() {
+  bury(loop_, std::move(lane_));
+}
 
 void Probe::start() {
-  auto lane =
-      transport_.connect(peer_, self_.hello(wire::LaneKind::kProbe, target_), this);
+  auto lane = transport_.connect(peer_, self_.hello(wire::LaneKind::kProbe, target_), this);
   if (lane) lane_ = std::move(*lane);
   const Time when = lane ? deadline_at_ : loop_.now();
   const Status at_once = lane ? Status::ok() : lane.error();
@@ -77,15 +78,14 @@ void Probe::on_hello_ack(transport::Lane&, const wire::HelloAck& ack) {
 
 void Probe::on_hello_reject(transport::Lane&, const wire::HelloReject& reject) {
   answered_ = reject.incarnation;
-  const Origin origin =
-      reject.code == Code::kResourceExhausted ? Origin::kLocal : Origin::kPeer;
+  const Origin origin = reject.code == Code::kResourceExhausted ? Origin::kLocal : Origin::kPeer;
   finish({reject.code, origin, fmt::format("{}: {}", peer_.to_string(), reject.message)});
 }
 
 void Probe::on_chunk_done(transport::Lane&, const wire::AckEntry& result) {
   if (result.code != Code::kOk)
-    return finish({result.code, Origin::kLink,
-                   fmt::format("{} refused the data probe", peer_.to_string())});
+    return finish(
+        {result.code, Origin::kLink, fmt::format("{} refused the data probe", peer_.to_string())});
   if (result.chunk == ChunkId(1)) {
     received_.assign(sent_.size(), std::byte{0});
     return post(Opcode::kRead, received_);
@@ -96,6 +96,8 @@ void Probe::on_chunk_done(transport::Lane&, const wire::AckEntry& result) {
   finish(Status::ok());
 }
 
-void Probe::on_lane_down(transport::Lane&, const Status& why) { finish(why); }
+void Probe::on_lane_down(transport::Lane&, const Status& why) {
+  finish(why);
+}
 
 }  // namespace kvmend::session

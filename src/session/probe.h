@@ -30,8 +30,8 @@ class Probe final : private transport::LaneObserver {
   /// `done` runs once, never from inside this call.
   void start();
   [[nodiscard]] Time started() const { return started_; }
-  /// The peer's host has our hello, its process hasn't answered: when it does, this probe is as good
-  /// as a new one.
+  /// The peer's host has our hello, its process hasn't answered: when it does, this probe is as
+  /// good as a new one.
   [[nodiscard]] bool waits_for_process() const {
     return !answered_.is_set() && lane_ && lane_->progress() > 0;
   }

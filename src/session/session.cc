@@ -67,8 +67,8 @@ void Session::apply(const health::Outcome& out, const Status& cause) {
     last_detect_ = out.recovery->time_to_detect;
     last_recover_ = out.recovery->time_to_recover;
     spdlog::info("session {} recovered after {:.3f} s (lifted by {}; it began with: {})", id_,
-                 to_seconds(out.recovery->time_to_recover),
-                 lifted_by_name(out.recovery->lifted_by), out.recovery->first_cause.to_string());
+                 to_seconds(out.recovery->time_to_recover), lifted_by_name(out.recovery->lifted_by),
+                 out.recovery->first_cause.to_string());
     host_.lifted(*this);
     host_.events.on_recovered(id_, *out.recovery);
   }
@@ -130,8 +130,8 @@ void Session::reconnect_later() {
   if (epoch_ || reconnect_timer_.armed() || health_.blacklisted() ||
       health_.state() == State::kRetired)
     return;
-  reconnect_delay_ = std::clamp<Duration>(reconnect_delay_ * 2, config::kReconnectFirst,
-                                          config::kReconnectMax);
+  reconnect_delay_ =
+      std::clamp<Duration>(reconnect_delay_ * 2, config::kReconnectFirst, config::kReconnectMax);
   reconnect_timer_.arm(host_.loop.now() + reconnect_delay_, [this] { open_epoch(); });
 }
 
@@ -215,7 +215,9 @@ void Session::on_epoch_rejected(const wire::HelloReject& reject) {
   reconnect_later();
 }
 
-void Session::on_epoch_down(const Status& why) { lost_epoch(why); }
+void Session::on_epoch_down(const Status& why) {
+  lost_epoch(why);
+}
 
 void Session::fail_old_plan() {
   const Incarnation now = health_.peer();
@@ -254,8 +256,8 @@ void Session::cancel_probes() {
 bool Session::puts_probe_off(Time now) const {
   if (probe_anyway_ || probes_.empty()) return false;
   const health::HealthOptions& options = host_.health_options;
-  const Time renew = probes_.back()->started() + options.probe_deadline -
-                     2 * options.probe_demand_interval;
+  const Time renew =
+      probes_.back()->started() + options.probe_deadline - 2 * options.probe_demand_interval;
   return now < renew && probes_.back()->waits_for_process();
 }
 
@@ -338,7 +340,8 @@ void Session::settle_openings(const Status& status) {
   for (Opening& opening : std::exchange(openings_, {})) opening.opened(status);
 }
 
-// ------------------------------------------------------------------------------------------- timers
+// -------------------------------------------------------------------------------------------
+// timers
 
 void Session::update_watch() {
   if (epoch_ && epoch_->up() && (pinging_ || !outbox_.empty())) {
@@ -417,7 +420,9 @@ void Session::on_tick() {
   arm();
 }
 
-void Session::retire() { apply(health_.on_retire(host_.loop.now())); }
+void Session::retire() {
+  apply(health_.on_retire(host_.loop.now()));
+}
 
 SessionInfo Session::info() const {
   const Time now = host_.loop.now();
@@ -440,10 +445,10 @@ SessionInfo Session::info() const {
   info.last_recover_seconds = to_seconds(last_recover_);
   if (!health_.last_cause().is_ok()) info.last_error = health_.last_cause().to_string();
   for (const health::HistoryEntry& entry : health_.history())
-    info.history.push_back({to_seconds(now - entry.at), std::string(state_name(entry.from)),
-                            std::string(state_name(entry.to)),
-                            entry.cause.is_ok() ? std::string(event_name(entry.event))
-                                                : entry.cause.to_string()});
+    info.history.push_back(
+        {to_seconds(now - entry.at), std::string(state_name(entry.from)),
+         std::string(state_name(entry.to)),
+         entry.cause.is_ok() ? std::string(event_name(entry.event)) : entry.cause.to_string()});
   return info;
 }
 

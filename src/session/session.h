@@ -180,12 +180,12 @@ class Session final : private EpochEvents {
   health::SessionHealth health_;
   health::ProgressWatch control_watch_;  // the epoch watches its data lanes itself
   Incarnation pinned_;
-  Incarnation announced_;      // last incarnation reported upward
+  Incarnation announced_;  // last incarnation reported upward
 
   std::unique_ptr<EpochLanes> epoch_;
   std::uint64_t next_epoch_ = 1;
   std::uint32_t epoch_attempt_ = 0;
-  bool heard_ = false;         // something acknowledged on this epoch
+  bool heard_ = false;  // something acknowledged on this epoch
   std::uint64_t control_received_ = 0;
   bool pinging_ = false;
   env::ScopedTimer reconnect_timer_;
@@ -193,7 +193,7 @@ class Session final : private EpochEvents {
   int restarts_in_a_row_ = 0;  // handshakes that met another process
 
   std::unordered_map<TransferId, TransferPtr> transfers_;
-  std::list<TransferPtr> queue_;         // transfers with something unsent, oldest first
+  std::list<TransferPtr> queue_;  // transfers with something unsent, oldest first
   std::list<TransferPtr> urgent_;
   std::unordered_map<ChunkId, InFlight> in_flight_;
   std::uint64_t in_flight_bytes_ = 0;

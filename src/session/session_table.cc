@@ -39,8 +39,8 @@ Session* SessionTable::find(const std::string& session_id) {
 }
 
 void SessionTable::probe(const Address& peer, Time deadline, Probe::Done done) {
-  auto probe = std::make_unique<Probe>(loop, random, transport, self, peer, Incarnation{},
-                                       deadline, nullptr);
+  auto probe = std::make_unique<Probe>(loop, random, transport, self, peer, Incarnation{}, deadline,
+                                       nullptr);
   Probe* raw = probe.get();
   raw->set_done([this, raw, done = std::move(done)](const ProbeResult& result) mutable {
     const auto at =
@@ -87,7 +87,9 @@ void SessionTable::schedule_probe(Session& session, Time when, bool demanded) {
   arm_probes();
 }
 
-void SessionTable::unschedule_probe(Session& session) { budget_.remove(session.key()); }
+void SessionTable::unschedule_probe(Session& session) {
+  budget_.remove(session.key());
+}
 
 void SessionTable::probe_finished() {
   budget_.finished();

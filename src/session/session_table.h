@@ -1,5 +1,5 @@
-// All outgoing sessions of an engine, and what they share: the probe budget and the engine's view of
-// itself.
+// All outgoing sessions of an engine, and what they share: the probe budget and the engine's view
+// of itself.
 #pragma once
 
 #include <functional>

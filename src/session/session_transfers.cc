@@ -74,8 +74,8 @@ void Session::unadmit_all() {
 
 void Session::update_parked() {
   if (health_.state() == State::kRetired) return;
-  const std::size_t waiting = transfers_.size() - admitted_ + (outbox_.empty() ? 0U : 1U) +
-                              openings_.size();
+  const std::size_t waiting =
+      transfers_.size() - admitted_ + (outbox_.empty() ? 0U : 1U) + openings_.size();
   const std::size_t parked = health_.state() == State::kFailed ? waiting : 0;
   apply(health_.set_parked(parked, host_.loop.now()));
 }
@@ -297,13 +297,12 @@ Status Session::not_the_one_meant() const {
 }
 
 Status Session::expired(const TransferState& transfer) const {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(host_.loop.now() -
-                                                                        transfer.submitted);
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(host_.loop.now() - transfer.submitted);
   if (!transfer.admitted && health_.blacklisted()) {
     const Status why = health_.refusal();
     return {Code::kSessionFailed, why.origin(),
-            fmt::format("waited {} ms for {}: {}", ms.count(), id_, why.detail()),
-            why.sys_errno()};
+            fmt::format("waited {} ms for {}: {}", ms.count(), id_, why.detail()), why.sys_errno()};
   }
   return {Code::kDeadlineExceeded, Origin::kLocal,
           fmt::format("{} of {} bytes were confirmed by {} within {} ms (session {}{}{})",

@@ -48,21 +48,19 @@ struct TransferState {
   // ---- the session's bookkeeping
   std::uint64_t total_bytes = 0;
   std::uint64_t acked_bytes = 0;
-  std::size_t next_piece = 0;      ///< first piece that isn't in a chunk entirely
-  std::uint64_t next_offset = 0;   ///< bytes of it that are
-  std::deque<ChunkSpan> resend;    ///< unacknowledged ones of a dropped epoch, and corrupted ones
+  std::size_t next_piece = 0;     ///< first piece that isn't in a chunk entirely
+  std::uint64_t next_offset = 0;  ///< bytes of it that are
+  std::deque<ChunkSpan> resend;   ///< unacknowledged ones of a dropped epoch, and corrupted ones
   std::uint32_t chunks_in_flight = 0;
   std::uint32_t retries = 0;
   health::Ticket ticket;
-  Time expires = kForever;         ///< the deadline, or the end of parking
+  Time expires = kForever;  ///< the deadline, or the end of parking
   bool admitted = false;
-  bool queued = false;             ///< stands in the session's send queue
-  bool asked_again = false;        ///< the peer's region table was fetched anew for it
+  bool queued = false;       ///< stands in the session's send queue
+  bool asked_again = false;  ///< the peer's region table was fetched anew for it
   bool done = false;
 
-  [[nodiscard]] bool has_unsent() const {
-    return !resend.empty() || next_piece < pieces.size();
-  }
+  [[nodiscard]] bool has_unsent() const { return !resend.empty() || next_piece < pieces.size(); }
 };
 
 }  // namespace kvmend::session

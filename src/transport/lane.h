@@ -52,9 +52,9 @@ class LaneObserver {
 /// What an accepted lane may do for its initiator.
 struct Serving {
   Incarnation initiator;
-  bool control = false;           ///< control messages are welcome
-  bool data = false;              ///< writes and reads are welcome
-  std::uint32_t scratch_bytes = 0;///< a probe lane: has a scratch region of its own
+  bool control = false;             ///< control messages are welcome
+  bool data = false;                ///< writes and reads are welcome
+  std::uint32_t scratch_bytes = 0;  ///< a probe lane: has a scratch region of its own
 };
 
 /// Loop thread. A lane starts with the handshake; other frames are refused before it is over.
@@ -95,8 +95,8 @@ class Lane {
   /// deadline. Not while only later bytes reach the host and an earlier chunk that arrived entirely
   /// isn't answered.
   [[nodiscard]] virtual std::uint64_t progress() const = 0;
-  /// Counts up only while bytes come from the peer's process itself. A host acknowledges bytes for a
-  /// process that is stopped, so on a lane that carries pings only this says that it lives.
+  /// Counts up only while bytes come from the peer's process itself. A host acknowledges bytes for
+  /// a process that is stopped, so on a lane that carries pings only this says that it lives.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
   /// "tcp", "local", ...
   [[nodiscard]] virtual std::string_view transport_name() const = 0;

@@ -35,8 +35,8 @@ struct PullRequest {
 class PullSink {
  public:
   virtual ~PullSink() = default;
-  /// The copy is over. OK: the bytes lie in `where`, and when the last was read the source was still
-  /// valid. The lane asks its grant once more before it acknowledges.
+  /// The copy is over. OK: the bytes lie in `where`, and when the last was read the source was
+  /// still valid. The lane asks its grant once more before it acknowledges.
   virtual void on_pulled(const PullRequest& request, const Status& result) = 0;
   /// The process whose memory this lane reads has gone.
   virtual void on_source_gone(const Status& why) = 0;
@@ -77,8 +77,7 @@ class PullPort {
   /// Null: the initiator's memory can't be reached (the reason has been logged once).
   virtual std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& initiator,
                                                      PullSink& sink) = 0;
-  virtual std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target,
-                                              PullSink& sink) = 0;
+  virtual std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, PullSink& sink) = 0;
 };
 
 }  // namespace kvmend::transport

@@ -29,12 +29,12 @@ struct SimOptions {
 struct Fault {
   Duration extra_delay{};
   Duration extra_jitter{};
-  double bytes_per_second = 0;      ///< 0: as the world
-  double drop_probability = 0;      ///< of any packet; 1 makes a one-way partition
-  double drop_syn_probability = 0;  ///< of packets that open a connection; 1: a silent firewall
+  double bytes_per_second = 0;       ///< 0: as the world
+  double drop_probability = 0;       ///< of any packet; 1 makes a one-way partition
+  double drop_syn_probability = 0;   ///< of packets that open a connection; 1: a silent firewall
   std::size_t drop_larger_than = 0;  ///< segments with more payload vanish (0: none): an MTU hole
-  double corrupt_probability = 0;   ///< of one bit of a segment's payload being flipped, unnoticed
-  bool refuse_connections = false;  ///< answers every attempt with a reset
+  double corrupt_probability = 0;    ///< of one bit of a segment's payload being flipped, unnoticed
+  bool refuse_connections = false;   ///< answers every attempt with a reset
 };
 
 }  // namespace kvmend::env::sim

@@ -15,18 +15,23 @@ namespace kvmend::transport::local {
 Result<std::unique_ptr<Board>> Board::create() {
   UniqueFd fd(::memfd_create("kvmend-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.is_open() || ::ftruncate(fd.get(), sizeof(BoardLayout)) != 0)
-    return std::unexpected(Status(Code::kResourceExhausted, Origin::kLocal, "memfd of the board", errno));
+    return std::unexpected(
+        Status(Code::kResourceExhausted, Origin::kLocal, "memfd of the board", errno));
   void* at = ::mmap(nullptr, sizeof(BoardLayout), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED)
-    return std::unexpected(Status(Code::kResourceExhausted, Origin::kLocal, "mapping the board", errno));
+    return std::unexpected(
+        Status(Code::kResourceExhausted, Origin::kLocal, "mapping the board", errno));
   auto board = std::unique_ptr<Board>(new Board(std::move(fd), static_cast<BoardLayout*>(at)));
   if (::fcntl(board->fd(), F_ADD_SEALS, memory::kSegmentSeals | memory::kSealFutureWrite) != 0 &&
       ::fcntl(board->fd(), F_ADD_SEALS, memory::kSegmentSeals) != 0)
-    return std::unexpected(Status(Code::kResourceExhausted, Origin::kLocal, "sealing the board", errno));
+    return std::unexpected(
+        Status(Code::kResourceExhausted, Origin::kLocal, "sealing the board", errno));
   return board;
 }
 
-Board::~Board() { ::munmap(layout_, sizeof(BoardLayout)); }
+Board::~Board() {
+  ::munmap(layout_, sizeof(BoardLayout));
+}
 
 bool Board::open(ChunkId chunk) {
   auto& slot = layout_->open[chunk.value % config::kLocalChunkSlots];
@@ -49,6 +54,8 @@ Result<std::unique_ptr<PeerBoard>> PeerBoard::map(UniqueFd fd) {
   return std::unique_ptr<PeerBoard>(new PeerBoard(static_cast<const BoardLayout*>(at)));
 }
 
-PeerBoard::~PeerBoard() { unmap_sealed(layout_, sizeof(BoardLayout)); }
+PeerBoard::~PeerBoard() {
+  unmap_sealed(layout_, sizeof(BoardLayout));
+}
 
 }  // namespace kvmend::transport::local

@@ -51,9 +51,9 @@ TEST(Board, ShowsWhatIsBeingRead) {
 TEST(Board, OnlyItsOwnerMayWriteIt) {
   auto board = Board::create();
   ASSERT_TRUE(board);
-  EXPECT_EQ(::mmap(nullptr, sizeof(BoardLayout), PROT_READ | PROT_WRITE, MAP_SHARED,
-                   (*board)->fd(), 0),
-            MAP_FAILED);
+  EXPECT_EQ(
+      ::mmap(nullptr, sizeof(BoardLayout), PROT_READ | PROT_WRITE, MAP_SHARED, (*board)->fd(), 0),
+      MAP_FAILED);
 }
 
 TEST(Board, IsNotMappedUnsealedOrOfAnotherSize) {

@@ -46,8 +46,7 @@ CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source
         segment = at == segments_->end() ? nullptr : at->second.get();
         segment_id = from.segment;
       }
-      const std::byte* bytes =
-          segment == nullptr ? nullptr : segment->at(from.offset, part.length);
+      const std::byte* bytes = segment == nullptr ? nullptr : segment->at(from.offset, part.length);
       unresolved_ |= bytes == nullptr;
       part.from = reinterpret_cast<std::uintptr_t>(bytes);
     }
@@ -137,13 +136,14 @@ CopyJob::Outcome CopyJob::copy_foreign_step(std::size_t& part, std::uint32_t& of
                              wanted < config::kForeignCopyStepBytes;
        ++i, ++count) {
     const std::uint32_t skip = i == part ? offset : 0;
-    const std::size_t n = std::min<std::size_t>(config::kForeignCopyStepBytes - wanted,
-                                                parts_[i].length - skip);
+    const std::size_t n =
+        std::min<std::size_t>(config::kForeignCopyStepBytes - wanted, parts_[i].length - skip);
     to[count] = {parts_[i].to + skip, n};
     from[count] = {reinterpret_cast<void*>(parts_[i].from + skip), n};  // NOLINT: not ours
     wanted += n;
   }
-  const ssize_t got = source_->process.read(std::span(to).first(count), std::span(from).first(count));
+  const ssize_t got =
+      source_->process.read(std::span(to).first(count), std::span(from).first(count));
   if (got <= 0) {
     switch (static_cast<int>(-got)) {
       case ESRCH:

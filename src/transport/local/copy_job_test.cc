@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "env/posix/clock.h"
+#include "env/posix/event_loop.h"
 #include "memory/pool_registry.h"
 #include "transport/local/copy_workers.h"
-#include "env/posix/event_loop.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -56,8 +56,7 @@ class Rig {
     return request;
   }
   [[nodiscard]] PullRequest foreign_request() {
-    return request(wire::PullSource::kForeignMemory,
-                   reinterpret_cast<std::uintptr_t>(from.data()));
+    return request(wire::PullSource::kForeignMemory, reinterpret_cast<std::uintptr_t>(from.data()));
   }
   Outcome run(CopyJob& job) {
     job.run(clock, *board, 0);
@@ -102,8 +101,8 @@ TEST(CopyJob, CopiesFromAMappedSegment) {
 TEST(CopyJob, WhatCantBeReachedIsDenied) {
   Rig s;
   s.segments = one_segment(s.from);
-  EXPECT_EQ(s.run(s.request(5, 0)), Outcome::kDenied);          // no such segment
-  EXPECT_EQ(s.run(s.request(4, 4096)), Outcome::kDenied);       // beyond its end
+  EXPECT_EQ(s.run(s.request(5, 0)), Outcome::kDenied);     // no such segment
+  EXPECT_EQ(s.run(s.request(4, 4096)), Outcome::kDenied);  // beyond its end
   s.source->foreign = false;
   EXPECT_EQ(s.run(s.foreign_request()), Outcome::kDenied);
   EXPECT_TRUE(std::ranges::all_of(s.to, [](std::byte b) { return b == std::byte{0}; }));
@@ -161,7 +160,8 @@ TEST(CopyJob, ASenderThatDiesOrExecsDoesntCount) {
     while (true) ::pause();
   }
   s.source.reset(new SourceMemory{std::move(*PeerProcess::open(child, 0)),
-                                  std::move(*PeerBoard::map(UniqueFd(::dup(s.board->fd())))), true});
+                                  std::move(*PeerBoard::map(UniqueFd(::dup(s.board->fd())))),
+                                  true});
   EXPECT_EQ(s.run(s.foreign_request()), Outcome::kCopied);
   s.source->link_open.store(false);
   EXPECT_EQ(s.run(s.foreign_request()), Outcome::kGone);
@@ -177,7 +177,8 @@ TEST(CopyJob, NothingIsWrittenAfterStopReturns) {
   for (int round = 0; round < 50; ++round) {
     CopyJob job(s.foreign_request(), s.source, s.segments, nullptr);
     std::jthread copier([&] { job.run(s.clock, *s.board, round % 2 == 0 ? 0 : 1); });
-    for (int spins = 0; spins < round * 200; ++spins) std::atomic_signal_fence(std::memory_order_seq_cst);
+    for (int spins = 0; spins < round * 200; ++spins)
+      std::atomic_signal_fence(std::memory_order_seq_cst);
     job.stop();
     std::memset(s.to.data(), 0x5A, s.to.size());
     copier.join();
@@ -196,7 +197,8 @@ TEST(CopyJob, NothingIsReadOnceTheSenderHasWaited) {
     std::ranges::fill(s.from, std::byte{1});
     CopyJob job(s.foreign_request(), s.source, s.segments, nullptr);
     std::jthread copier([&] { job.run(s.clock, *s.board, 0); });
-    for (int spins = 0; spins < round * 200; ++spins) std::atomic_signal_fence(std::memory_order_seq_cst);
+    for (int spins = 0; spins < round * 200; ++spins)
+      std::atomic_signal_fence(std::memory_order_seq_cst);
     s.board->close(kChunk);
     while (peer->is_reading(kChunk)) {
     }

@@ -75,7 +75,9 @@ Copy pick() {
 
 #else
 
-Copy pick() { return copy_plain; }
+Copy pick() {
+  return copy_plain;
+}
 
 #endif
 
@@ -83,7 +85,9 @@ const Copy g_copy = pick();
 
 }  // namespace
 
-void fast_copy(std::byte* to, const std::byte* from, std::size_t bytes) { g_copy(to, from, bytes); }
+void fast_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  g_copy(to, from, bytes);
+}
 
 void finish_copies() {
 #if defined(__x86_64__)

@@ -27,7 +27,9 @@ TEST(FastCopy, CopiesAnyLengthAtAnyAlignmentAndNothingBeside) {
   }
 }
 
-TEST(FastCopy, SaysWhatItUses) { EXPECT_NE(fast_copy_name(), nullptr); }
+TEST(FastCopy, SaysWhatItUses) {
+  EXPECT_NE(fast_copy_name(), nullptr);
+}
 
 }  // namespace
 }  // namespace kvmend::transport::local

@@ -37,9 +37,9 @@ struct LinkMessage {
   static constexpr std::uint64_t kMagic = 0x314B4E494C4D564BULL;  // "KVMLINK1"
   std::uint64_t magic = kMagic;
   LinkKind kind{};
-  std::uint32_t id = 0;     ///< segment, mapped, retire
-  std::uint64_t a = 0;      ///< welcome: address of the nonce; segment: bytes; ready, mapped: 0 or 1
-  std::uint64_t b = 0;      ///< welcome: the nonce
+  std::uint32_t id = 0;  ///< segment, mapped, retire
+  std::uint64_t a = 0;   ///< welcome: address of the nonce; segment: bytes; ready, mapped: 0 or 1
+  std::uint64_t b = 0;   ///< welcome: the nonce
   std::array<char, 112> address{};  ///< hello: zero-terminated
 
   void set_address(std::string_view text);

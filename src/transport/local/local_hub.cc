@@ -23,10 +23,10 @@ Result<std::unique_ptr<LocalHub>> LocalHub::create(const LaneContext& context, F
       fmt::format("kvmend.{:016x}{:016x}", context.random.next(), context.random.next());
   KVM_ASSIGN_OR_RETURN(auto board, Board::create());
   KVM_ASSIGN_OR_RETURN(UniqueFd listener, listen_at(identity.local_address));
-  auto hub = std::unique_ptr<LocalHub>(new LocalHub(context, fds, std::move(identity),
-                                                    std::move(board), std::move(listener)));
-  const Status status =
-      hub->listener_watch_.start(fds, hub->listener_.get(), [raw = hub.get()] { raw->accept_links(); });
+  auto hub = std::unique_ptr<LocalHub>(
+      new LocalHub(context, fds, std::move(identity), std::move(board), std::move(listener)));
+  const Status status = hub->listener_watch_.start(fds, hub->listener_.get(),
+                                                   [raw = hub.get()] { raw->accept_links(); });
   if (!status.is_ok()) return std::unexpected(status);
   return hub;
 }
@@ -68,9 +68,10 @@ std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& i
     std::erase_if(sources_, [](const auto& entry) { return entry.second.expired(); });
     const std::string peer = fmt::format("process {}", initiator.pid);
     if (sources_.size() >= config::kMaxLocalLinks) return nullptr;
-    auto opened = SourceLink::open(
-        fds_, identity_, *board_, initiator,
-        [this, address = initiator.local_address](const Status& why) { on_source_dead(address, why); });
+    auto opened = SourceLink::open(fds_, identity_, *board_, initiator,
+                                   [this, address = initiator.local_address](const Status& why) {
+                                     on_source_dead(address, why);
+                                   });
     if (!opened) {
       say_fallback(peer, opened.error());
       return nullptr;

@@ -53,8 +53,8 @@ struct Sink final : PullSink {
 /// An engine's worth of tables and its hub.
 struct Side {
   explicit Side(env::posix::PosixEnv& env, FdLoop& fds) : grants(regions, 100) {
-    hub = std::move(*LocalHub::create(
-        {env.loop(), env.env().random, regions, grants, counters}, fds));
+    hub = std::move(
+        *LocalHub::create({env.loop(), env.env().random, regions, grants, counters}, fds));
   }
   memory::RegionTable regions;
   memory::GrantTable grants;

@@ -17,7 +17,9 @@ LocalReceiver::LocalReceiver(LocalHub& hub, std::shared_ptr<SourceLink> link, Pu
   hub_.add(this);
 }
 
-LocalReceiver::~LocalReceiver() { hub_.remove(this); }
+LocalReceiver::~LocalReceiver() {
+  hub_.remove(this);
+}
 
 void LocalReceiver::pull(PullRequest request) {
   const std::shared_ptr<const SourceMemory> memory = link_->memory();
@@ -65,23 +67,23 @@ bool LocalSender::offer(const Chunk& chunk, std::vector<std::byte>& frame) {
   bool reachable = true;
   std::optional<wire::Checksum> sum;
   if (chunk.checksum) sum.emplace();
-  chunk.for_each_slice([&](std::byte* local, RegionRef region, std::uint64_t offset,
-                           std::uint32_t length) {
-    slices_.push_back({region, offset, length});
-    if (const SharedSegment* segment = target->find(local, length, hint)) {
-      sources_.push_back({segment->id, static_cast<std::uint64_t>(local - segment->base)});
-    } else {
-      reachable &= target->foreign();
-      sources_.push_back({wire::PullSource::kForeignMemory, reinterpret_cast<std::uintptr_t>(local)});
-    }
-    if (sum && reachable) sum->update({local, length});
-  });
+  chunk.for_each_slice(
+      [&](std::byte* local, RegionRef region, std::uint64_t offset, std::uint32_t length) {
+        slices_.push_back({region, offset, length});
+        if (const SharedSegment* segment = target->find(local, length, hint)) {
+          sources_.push_back({segment->id, static_cast<std::uint64_t>(local - segment->base)});
+        } else {
+          reachable &= target->foreign();
+          sources_.push_back(
+              {wire::PullSource::kForeignMemory, reinterpret_cast<std::uintptr_t>(local)});
+        }
+        if (sum && reachable) sum->update({local, length});
+      });
   if (!reachable || slices_.size() > wire::kMaxSlicesPerPull || !hub_.board().open(chunk.id))
     return false;
   offered_.insert(chunk.id);
   wire::append_pull_frame(frame, chunk.checksum ? wire::kFlagChecksum : std::uint8_t{0}, chunk.id,
-                          {chunk.grant, sum ? sum->value() : 0}, slices_,
-                          sources_);
+                          {chunk.grant, sum ? sum->value() : 0}, slices_, sources_);
   return true;
 }
 

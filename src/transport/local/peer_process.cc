@@ -63,7 +63,8 @@ Result<wire::HostIdentity> read_host_identity() {
 
 Result<PeerProcess> PeerProcess::open(pid_t pid, std::uint64_t start) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!fd.is_open()) return std::unexpected(unavailable(fmt::format("pidfd_open of {}", pid), errno));
+  if (!fd.is_open())
+    return std::unexpected(unavailable(fmt::format("pidfd_open of {}", pid), errno));
   // After the pidfd is there: what is read now is about the process that it pins, or that one is
   // dead, which `alive` will say.
   if (start != 0) {

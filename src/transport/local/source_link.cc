@@ -34,8 +34,8 @@ Result<std::shared_ptr<SourceLink>> SourceLink::open(FdLoop& fds, const wire::Ho
                     "namespace?)",
                     there.pid, there.uid, sender.pid)));
   KVM_ASSIGN_OR_RETURN(PeerProcess process, PeerProcess::open(there.pid, sender.pid_start));
-  auto link = std::shared_ptr<SourceLink>(new SourceLink(
-      std::move(process), std::move(fd), sender.local_address, std::move(gone)));
+  auto link = std::shared_ptr<SourceLink>(
+      new SourceLink(std::move(process), std::move(fd), sender.local_address, std::move(gone)));
   const Status status = link->start(fds, self, board);
   if (!status.is_ok()) return std::unexpected(status);
   return link;

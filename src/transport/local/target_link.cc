@@ -32,8 +32,7 @@ Result<std::unique_ptr<TargetLink>> TargetLink::accept(FdLoop& fds, UniqueFd fd,
   return link;
 }
 
-TargetLink::TargetLink(UniqueFd fd, pid_t pid, const Board& own, std::uint64_t nonce,
-                       Events events)
+TargetLink::TargetLink(UniqueFd fd, pid_t pid, const Board& own, std::uint64_t nonce, Events events)
     : fd_(std::move(fd)),
       pid_(pid),
       own_(own),
@@ -69,9 +68,8 @@ bool TargetLink::on_message(Received& received) {
     case LinkKind::kMapped: {
       if (unanswered_ == 0) return false;
       --unanswered_;
-      const auto pool = std::ranges::find_if(pools_, [&](const auto& p) {
-        return static_cast<std::uint32_t>(p->id()) == message.id;
-      });
+      const auto pool = std::ranges::find_if(
+          pools_, [&](const auto& p) { return static_cast<std::uint32_t>(p->id()) == message.id; });
       if (message.a == 1 && pool != pools_.end())
         shared_.push_back({(*pool)->base(), (*pool)->bytes(), message.id});
       show_next();

@@ -107,9 +107,9 @@ LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
         outcome.eof = true;
         return outcome;
       case env::IoResult::Kind::kError:
-        outcome.error = Status(Code::kConnectionReset, Origin::kLink,
-                               "connection to " + stream.peer().to_string() + " broke",
-                               io.sys_errno);
+        outcome.error =
+            Status(Code::kConnectionReset, Origin::kLink,
+                   "connection to " + stream.peer().to_string() + " broke", io.sys_errno);
         return outcome;
       case env::IoResult::Kind::kFault:
         KVM_CHECK(payload_left_ > 0 && !discarding_, "fault outside of a payload");

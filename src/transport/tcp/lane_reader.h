@@ -40,7 +40,7 @@ class LaneReader {
   /// Reads until the stream has no more, the budget is used up, or the sink closes. Returns the
   /// reason to close the connection, if there is one (kEof: orderly).
   struct Outcome {
-    Status error;         ///< not OK: close
+    Status error;  ///< not OK: close
     bool eof = false;
     std::size_t bytes = 0;
     bool budget_used = false;

@@ -85,11 +85,11 @@ void LaneWriter::build(Frame& frame) {
   const Chunk& chunk = frame.plan;
   thread_local std::vector<wire::WireSlice> slices;
   slices.clear();
-  chunk.for_each_slice([&](std::byte* local, RegionRef region, std::uint64_t offset,
-                           std::uint32_t length) {
-    slices.push_back({region, offset, length});
-    if (chunk.opcode == Opcode::kWrite) frame.payload.push_back({local, length});
-  });
+  chunk.for_each_slice(
+      [&](std::byte* local, RegionRef region, std::uint64_t offset, std::uint32_t length) {
+        slices.push_back({region, offset, length});
+        if (chunk.opcode == Opcode::kWrite) frame.payload.push_back({local, length});
+      });
   wire::DataBody body{chunk.grant, 0};
   const bool sum = chunk.checksum && chunk.opcode == Opcode::kWrite;
   if (sum) body.checksum = checksum_of(frame.payload);
@@ -105,8 +105,8 @@ void LaneWriter::zero_fill(Frame& frame) {
 }
 
 bool LaneWriter::detach(ChunkId chunk) {
-  const auto at = std::ranges::find_if(
-      frames_, [&](const Frame& f) { return f.chunk == chunk && !f.reply; });
+  const auto at =
+      std::ranges::find_if(frames_, [&](const Frame& f) { return f.chunk == chunk && !f.reply; });
   if (at == frames_.end() || KVM_SABOTAGE(source_read_after_cancel)) return false;
   if (!at->started) {
     frames_.erase(at);
@@ -117,8 +117,8 @@ bool LaneWriter::detach(ChunkId chunk) {
 }
 
 bool LaneWriter::zero_reply(ChunkId chunk) {
-  const auto at = std::ranges::find_if(
-      frames_, [&](const Frame& f) { return f.chunk == chunk && f.reply; });
+  const auto at =
+      std::ranges::find_if(frames_, [&](const Frame& f) { return f.chunk == chunk && f.reply; });
   if (at == frames_.end()) return false;
   zero_fill(*at);
   return true;
@@ -148,8 +148,7 @@ std::size_t LaneWriter::gather(std::size_t budget, std::size_t max_frames) {
     }
     ++gathered_;
     if (frame.head_sent < frame.head.size()) {
-      iov_.push_back(
-          {frame.head.data() + frame.head_sent, frame.head.size() - frame.head_sent});
+      iov_.push_back({frame.head.data() + frame.head_sent, frame.head.size() - frame.head_sent});
       bytes += iov_.back().iov_len;
     }
     for (std::size_t i = frame.place; i < frame.payload.size() && iov_.size() < kIovEntries; ++i) {
@@ -227,9 +226,9 @@ LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
       }
       case env::IoResult::Kind::kEof:
       case env::IoResult::Kind::kError:
-        outcome.error = Status(Code::kConnectionReset, Origin::kLink,
-                               "connection to " + stream.peer().to_string() + " broke",
-                               io.sys_errno);
+        outcome.error =
+            Status(Code::kConnectionReset, Origin::kLink,
+                   "connection to " + stream.peer().to_string() + " broke", io.sys_errno);
         return outcome;
     }
   }

@@ -28,11 +28,11 @@ class LaneWriter {
     Status error;                   ///< not OK: close the connection
     std::size_t payload_bytes = 0;  ///< of pages, in this call
     std::size_t bytes = 0;
-    bool blocked = false;           ///< the connection takes no more: wait for writability
+    bool blocked = false;  ///< the connection takes no more: wait for writability
     bool budget_used = false;
-    std::vector<ChunkId> faulted;   ///< writes whose source memory isn't accessible
-    std::vector<ChunkId> replies;   ///< read replies that have left entirely
-    std::uint32_t chunks = 0;       ///< writes and read requests that have left entirely
+    std::vector<ChunkId> faulted;  ///< writes whose source memory isn't accessible
+    std::vector<ChunkId> replies;  ///< read replies that have left entirely
+    std::uint32_t chunks = 0;      ///< writes and read requests that have left entirely
   };
 
   /// Control bytes: whole frames, already encoded.
@@ -58,15 +58,15 @@ class LaneWriter {
 
  private:
   struct Frame {
-    ChunkId chunk;                 // unset for control frames
+    ChunkId chunk;  // unset for control frames
     bool reply = false;
     bool started = false;
     bool built = false;
-    Chunk plan;                    // until built
+    Chunk plan;  // until built
     std::vector<std::byte> head;
     std::size_t head_sent = 0;
     std::vector<iovec> payload;
-    std::size_t place = 0;         // first entry of `payload` that isn't sent entirely
+    std::size_t place = 0;  // first entry of `payload` that isn't sent entirely
     [[nodiscard]] bool done() const { return head_sent == head.size() && place == payload.size(); }
   };
 
@@ -82,7 +82,7 @@ class LaneWriter {
   std::vector<std::byte> urgent_;
   std::size_t urgent_bytes_ = 0;  // in `urgent_` and in control frames of `frames_`
   std::vector<iovec> iov_;
-  std::size_t gathered_ = 0;      // frames in `iov_`
+  std::size_t gathered_ = 0;  // frames in `iov_`
 };
 
 }  // namespace kvmend::transport::tcp

@@ -99,11 +99,12 @@ class LaneWriterTest : public testing::Test {
     return ids;
   }
   [[nodiscard]] bool is_source(const Seen& frame, std::size_t at) const {
-    return std::equal(frame.payload.begin(), frame.payload.end(), pool_.begin() + static_cast<std::ptrdiff_t>(at));
+    return std::equal(frame.payload.begin(), frame.payload.end(),
+                      pool_.begin() + static_cast<std::ptrdiff_t>(at));
   }
   static bool is_zero(const Seen& frame, std::size_t from = 0) {
-    return std::all_of(frame.payload.begin() + static_cast<std::ptrdiff_t>(from), frame.payload.end(),
-                       [](std::byte b) { return b == std::byte{0}; });
+    return std::all_of(frame.payload.begin() + static_cast<std::ptrdiff_t>(from),
+                       frame.payload.end(), [](std::byte b) { return b == std::byte{0}; });
   }
 
   std::vector<std::byte> pool_{std::vector<std::byte>(1U << 20)};

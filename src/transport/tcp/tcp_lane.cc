@@ -59,7 +59,9 @@ void TcpLane::on_connected() {
   flush();
 }
 
-void TcpLane::on_stream_error(Status status) { fail(status); }
+void TcpLane::on_stream_error(Status status) {
+  fail(status);
+}
 
 void TcpLane::fail(const Status& why) {
   if (state_ == State::kClosed) return;
@@ -97,7 +99,9 @@ void TcpLane::on_readable() {
   flush();
 }
 
-void TcpLane::on_writable() { flush(); }
+void TcpLane::on_writable() {
+  flush();
+}
 
 void TcpLane::flush() {
   if (state_ == State::kClosed || state_ == State::kConnecting) return;
@@ -132,11 +136,11 @@ void TcpLane::flush() {
 void TcpLane::update_reading() {
   if (state_ == State::kClosed || state_ == State::kConnecting) return;
   // A peer that doesn't take its answers gets no further questions read.
-  const bool want = state_ != State::kRejecting &&
-                    (initiator_ || (writer_.urgent_bytes() < config::kMaxAckBacklogBytes &&
-                                    jobs_.size() < config::kMaxQueuedReads &&
-                                    (!pull_receiver_ ||
-                                     pull_receiver_->waiting() < config::kMaxQueuedPulls)));
+  const bool want =
+      state_ != State::kRejecting &&
+      (initiator_ || (writer_.urgent_bytes() < config::kMaxAckBacklogBytes &&
+                      jobs_.size() < config::kMaxQueuedReads &&
+                      (!pull_receiver_ || pull_receiver_->waiting() < config::kMaxQueuedPulls)));
   if (want == want_read_) return;
   want_read_ = want;
   reader_.set_paused(!want);
@@ -210,8 +214,8 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     observer_->on_hello_reject(*this, *reject);
     return Status::ok();
   }
-  return protocol_error(fmt::format("frame type {} before the handshake",
-                                    static_cast<unsigned>(header.type)));
+  return protocol_error(
+      fmt::format("frame type {} before the handshake", static_cast<unsigned>(header.type)));
 }
 
 // -------------------------------------------------------------------------------------- frames
@@ -321,9 +325,9 @@ bool TcpLane::payload_still_allowed() {
   // Another region may have gone: ask again in full before giving up.
   std::vector<iovec> where;
   std::uint32_t argument = 0;
-  const Status status = context_.grants.resolve(incoming_.grant, Access::kRemoteWrite,
-                                                serving_.initiator, slices_, context_.loop.now(),
-                                                where, &argument);
+  const Status status =
+      context_.grants.resolve(incoming_.grant, Access::kRemoteWrite, serving_.initiator, slices_,
+                              context_.loop.now(), where, &argument);
   if (status.is_ok()) {
     incoming_.removals = context_.regions.removals();
     return true;
@@ -343,8 +347,7 @@ void TcpLane::start_checksum() {
 
 void TcpLane::on_payload_bytes(const std::byte* at, std::size_t bytes) {
   context_.counters.payload_bytes_received += bytes;
-  if ((incoming_.header.flags & wire::kFlagChecksum) != 0)
-    sum_->update({at, bytes});
+  if ((incoming_.header.flags & wire::kFlagChecksum) != 0) sum_->update({at, bytes});
 }
 
 void TcpLane::on_payload_discarded(std::size_t bytes) {
@@ -448,8 +451,8 @@ void TcpLane::check_reply_grant() {
   // Another region may have gone: ask again in full before giving up.
   std::vector<iovec> source;
   std::uint32_t argument = 0;
-  const Status status = resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source,
-                                job.scratch);
+  const Status status =
+      resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
   if (status.is_ok()) {
     job.removals = context_.regions.removals();
     return;
@@ -476,9 +479,13 @@ void TcpLane::send_control(std::uint64_t seq, Bytes body) {
   send_frame(FrameType::kControl, seq, body);
 }
 
-void TcpLane::send_control_ack(std::uint64_t seq) { send_frame(FrameType::kControlAck, seq, {}); }
+void TcpLane::send_control_ack(std::uint64_t seq) {
+  send_frame(FrameType::kControlAck, seq, {});
+}
 
-void TcpLane::send_ping(std::uint64_t nonce) { send_frame(FrameType::kPing, nonce, {}); }
+void TcpLane::send_ping(std::uint64_t nonce) {
+  send_frame(FrameType::kPing, nonce, {});
+}
 
 void TcpLane::post(const Chunk& chunk) {
   KVM_CHECK(initiator_);
@@ -552,8 +559,8 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
   }
   PendingRead& read = at->second;
   if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
-    return protocol_error(fmt::format("an answer of {} bytes to a read of {}",
-                                      header.payload_bytes, read.chunk.bytes));
+    return protocol_error(fmt::format("an answer of {} bytes to a read of {}", header.payload_bytes,
+                                      read.chunk.bytes));
   read.chunk.for_each_slice([&](std::byte* local, RegionRef, std::uint64_t, std::uint32_t length) {
     into.push_back({local, length});
   });
@@ -574,7 +581,8 @@ void TcpLane::finish_read(ChunkId chunk, wire::AckEntry result) {
   const PendingRead& read = at->second;
   result.chunk = chunk;
   if (result.code == Code::kOk && read.faulted)
-    result = to_entry(chunk, {Code::kNotRegistered, Origin::kCaller, "destination isn't accessible"});
+    result =
+        to_entry(chunk, {Code::kNotRegistered, Origin::kCaller, "destination isn't accessible"});
   if (result.code == Code::kOk && read.corrupt)
     result = to_entry(chunk, {Code::kChecksumMismatch, Origin::kLink, "checksum"});
   if (result.code == Code::kOk && read.received != read.chunk.bytes)

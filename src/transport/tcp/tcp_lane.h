@@ -50,14 +50,21 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   }
 
  private:
-  enum class State : std::uint8_t { kConnecting, kAwaitHello, kAwaitAnswer, kOpen, kRejecting, kClosed };
+  enum class State : std::uint8_t {
+    kConnecting,
+    kAwaitHello,
+    kAwaitAnswer,
+    kOpen,
+    kRejecting,
+    kClosed
+  };
 
   // A payload that is arriving.
   struct Incoming {
     wire::FrameHeader header{};
     GrantId grant;
-    std::uint64_t removals = 0;    // of the region table when the places were resolved
-    bool reading = false;          // the answer to our own read
+    std::uint64_t removals = 0;  // of the region table when the places were resolved
+    bool reading = false;        // the answer to our own read
     bool scratch = false;
     bool detached = false;
     std::uint64_t checksum = 0;
@@ -80,7 +87,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
     ChunkId chunk;
     GrantId grant;
     std::vector<wire::WireSlice> slices;
-    std::uint64_t removals = 0;    // of the region table when the places were resolved
+    std::uint64_t removals = 0;  // of the region table when the places were resolved
     std::uint32_t bytes = 0;
     bool checksum = false;
     bool scratch = false;
@@ -153,13 +160,13 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
 
   Incoming incoming_;
   std::vector<wire::WireSlice> slices_;
-  std::vector<wire::AckEntry> acks_;      // to send at the end of this read
-  std::vector<wire::AckEntry> received_;  // scratch of on_acks
+  std::vector<wire::AckEntry> acks_;                  // to send at the end of this read
+  std::vector<wire::AckEntry> received_;              // scratch of on_acks
   std::unordered_map<ChunkId, PendingWrite> writes_;  // posted, unanswered
   std::unordered_map<ChunkId, PendingRead> reads_;
-  std::deque<ReadJob> jobs_;              // front: being answered when `answering_`
+  std::deque<ReadJob> jobs_;  // front: being answered when `answering_`
   bool answering_ = false;
-  bool in_read_ = false;                  // acknowledgements are flushed once, at its end
+  bool in_read_ = false;  // acknowledgements are flushed once, at its end
   bool want_write_ = false;
   bool want_read_ = true;
   std::uint64_t outstanding_ = 0;
@@ -168,7 +175,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   // While a chunk that left entirely waits for its answer, only the host's word on what had left by
   // the last answer is progress: a host goes on acknowledging for a process that is stopped.
   std::uint64_t sent_unanswered_ = 0;
-  std::uint64_t believed_ = UINT64_MAX;   // position in the stream
+  std::uint64_t believed_ = UINT64_MAX;  // position in the stream
   std::optional<wire::HostIdentity> initiator_host_;
   std::unique_ptr<PullReceiver> pull_receiver_;
   std::unique_ptr<PullSender> pull_sender_;
