@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -129,6 +130,13 @@ class Engine {
 
   /// A control and a data probe of the peer, now, over connections of their own. OK: usable.
   virtual Status probe(std::string_view session_id, std::chrono::nanoseconds timeout) = 0;
+
+  /// `open_session` and `probe` for callers that mustn't block, or that ask many peers at once: the
+  /// future is ready within `timeout`, and gives kShuttingDown when the engine ends meanwhile.
+  virtual std::future<Result<SessionInfo>> start_open_session(std::string_view session_id,
+                                                              std::chrono::nanoseconds timeout) = 0;
+  virtual std::future<Status> start_probe(std::string_view session_id,
+                                          std::chrono::nanoseconds timeout) = 0;
 
   /// The regions that a peer opened to raw access (address, length), in the order of their
   /// registration; one that takes the place of an unregistered one stands in its place.

@@ -199,8 +199,7 @@ void bind_engine(nb::module_& module) {
       .def(
           "open_session",
           [](const EngineHolder& h, const std::string& id, double timeout) {
-            Engine& engine = h.get();
-            return unlocked([&] { return unwrap(engine.open_session(id, to_duration(timeout))); });
+            return unwrap(settled(h.get().start_open_session(id, to_duration(timeout))));
           },
           "session_id"_a, "timeout"_a)
       .def("submit", &submit, "session_id"_a, "write"_a, "local"_a, "remote"_a, "lengths"_a,
@@ -208,8 +207,7 @@ void bind_engine(nb::module_& module) {
       .def(
           "probe",
           [](const EngineHolder& h, const std::string& id, double timeout) {
-            Engine& engine = h.get();
-            const Status status = unlocked([&] { return engine.probe(id, to_duration(timeout)); });
+            const Status status = settled(h.get().start_probe(id, to_duration(timeout)));
             return -static_cast<int>(status.code());
           },
           "session_id"_a, "timeout"_a)
@@ -217,6 +215,7 @@ void bind_engine(nb::module_& module) {
           "peer_regions",
           [](const EngineHolder& h, const std::string& id, double timeout) {
             Engine& engine = h.get();
+            unwrap(settled(engine.start_open_session(id, to_duration(timeout))));
             return unlocked([&] { return unwrap(engine.peer_regions(id, to_duration(timeout))); });
           },
           "session_id"_a, "timeout"_a)
@@ -225,8 +224,13 @@ void bind_engine(nb::module_& module) {
           [](const EngineHolder& h, const std::string& id, const std::string& name,
              const nb::bytes& message, double timeout) {
             Engine& engine = h.get();
-            const Notification note{name, std::string(message.c_str(), message.size())};
-            check(unlocked([&] { return engine.notify(id, note, to_duration(timeout)); }));
+            TransferOptions options;
+            options.deadline = to_duration(timeout);
+            options.notify = Notification{name, std::string(message.c_str(), message.size())};
+            const TransferHandle sent = unlocked(
+                [&] { return unwrap(engine.submit(id, Opcode::kWrite, {}, std::move(options))); });
+            check(*interruptible_wait(to_duration(kMaxSeconds),
+                                      [&](auto d) { return sent->wait(d); }));
           },
           "session_id"_a, "name"_a, "message"_a, "timeout"_a)
       .def("take_notifications", &take_notifications)

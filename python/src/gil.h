@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <optional>
 
 namespace kvmend::python {
@@ -41,6 +42,16 @@ auto interruptible_wait(std::chrono::nanoseconds timeout, WaitFor&& wait_for)
     if (result || left <= kSignalPoll) return result;
     if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
   }
+}
+
+/// What a future gives, waited for without the lock; Ctrl-C ends the wait, not what it waits for.
+template <class T>
+T settled(std::future<T> future) {
+  while (!interruptible_wait(to_duration(kMaxSeconds), [&](std::chrono::nanoseconds step) {
+    return future.wait_for(step) == std::future_status::ready;
+  })) {
+  }
+  return future.get();
 }
 
 }  // namespace kvmend::python

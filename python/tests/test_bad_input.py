@@ -11,6 +11,7 @@ from typing import Any
 import kvmend
 import numpy as np
 import pytest
+import xxhash
 from kvmend import KVPoll, KVReceiver, KVSender, TransferEngine
 from kvmend.testing.pair import Pair
 from kvmend.testing.peer import Peer, wait_until
@@ -242,6 +243,49 @@ def test_garbage_into_the_port_closes_that_connection_only(setup: Setup, name: s
     assert setup.peer.get("engine.stats().protocol_errors") >= 20
     assert setup.table() == before
     setup.engine.write(setup.peer.session_id, setup.local, setup.remote, 4096)
+
+
+# The protocol by hand (docs/wire-protocol.md): a second implementation keeps the first one honest.
+HELLO, HELLO_REJECT = 1, 3
+HELLO_OF_VERSION_999 = (
+    b"\x08\xe7\x07\x10\xe7\x07"  # version_min, version_max
+    b"\x21" + struct.pack("<Q", 12345) + b"\x38\x01"  # incarnation, epoch
+)
+REJECT_BY_VERSION_999 = (
+    b"\x08\x0f\x12\x0dcome tomorrow"  # code: version_mismatch; message
+    b"\x19" + struct.pack("<Q", 12345) + b"\x28\xe7\x07\x30\xe7\x07"
+)
+
+
+def control_frame(kind: int, body: bytes) -> bytes:
+    """Magic, type, flags, reserved, body bytes, payload bytes, id, count, check; then the body."""
+    header = struct.pack("<4sBBHIIQI", b"KVM1", kind, 0, 0, len(body), 0, 0, 0)
+    check = xxhash.xxh3_64_intdigest(body, seed=xxhash.xxh3_64_intdigest(header))
+    return header + struct.pack("<I", check & 0xFFFF_FFFF) + body
+
+
+def test_a_peer_of_a_version_to_come_is_told_which_versions_are_spoken(setup: Setup) -> None:
+    before = setup.table()
+    with socket.create_connection(("127.0.0.1", setup.peer.port)) as raw:
+        raw.settimeout(10)
+        raw.sendall(control_frame(HELLO, HELLO_OF_VERSION_999))
+        answer = b""
+        while data := raw.recv(4096):
+            answer += data
+    assert answer[:4] == b"KVM1" and answer[4] == HELLO_REJECT
+    assert b"you speak versions 999..999, this engine" in answer
+    assert setup.table() == before
+
+
+def test_a_server_of_a_version_to_come_is_named(setup: Setup) -> None:
+    before = setup.table()
+    with listener(control_frame(HELLO_REJECT, REJECT_BY_VERSION_999)) as session_id:
+        assert setup.engine.send_probe(session_id) == -kvmend.Code.VERSION_MISMATCH
+        with pytest.raises(kvmend.VersionMismatchError, match="come tomorrow"):
+            setup.engine.open_session(session_id, timeout=2)
+        with pytest.raises(kvmend.KvmendError, match=f"{session_id}.*come tomorrow"):
+            setup.engine.write(session_id, setup.local, setup.remote, 8, deadline=2)
+    assert setup.table() == before
 
 
 # ---------------------------------------------------------------------------------------- rooms

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import kvmend
 import numpy as np
@@ -163,14 +164,23 @@ def test_cancel_ends_a_transfer(engine: TransferEngine, peer: Peer) -> None:
         transfer.wait(timeout=30)
 
 
-def test_ctrl_c_interrupts_a_blocked_call(engine: TransferEngine, peer: Peer) -> None:
+BLOCKING: dict[str, Callable[[TransferEngine, str, int, int], object]] = {
+    "write": lambda engine, peer, local, remote: engine.write(peer, local, remote, 64 * MIB),
+    "open_session": lambda engine, peer, *_: engine.open_session(peer, timeout=60),
+    "send_probe": lambda engine, peer, *_: engine.send_probe(peer, timeout=60),
+    "peer_regions": lambda engine, peer, *_: engine.peer_regions(peer, timeout=60),
+    "notify": lambda engine, peer, *_: engine.notify(peer, "note", timeout=60),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+def test_ctrl_c_interrupts_a_blocked_call(engine: TransferEngine, peer: Peer, name: str) -> None:
     local, remote = engine.register_memory(random_bytes(64 * MIB)), remote_memory(peer, 64 * MIB)
-    engine.open_session(peer.session_id)
     peer.stop()
     interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
-        engine.write(peer.session_id, local, remote, 64 * MIB)
+        BLOCKING[name](engine, peer.session_id, local, remote)
     interrupt.join()
 
 

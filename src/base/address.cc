@@ -11,11 +11,17 @@ namespace {
 
 constexpr std::size_t kMaxAddressText = 128;
 
-bool is_numeric_ip(const std::string& host) {
-  if (host.find('\0') != std::string::npos) return false;  // inet_pton would stop there
+/// The one way to write a numeric IP address (`0:0::1` is `::1`), so that equal addresses are equal
+/// text; empty if it isn't one.
+std::string canonical_ip(const std::string& host) {
+  if (host.find('\0') != std::string::npos) return {};  // inet_pton would stop there
   std::array<unsigned char, sizeof(in6_addr)> buffer{};
-  return inet_pton(AF_INET, host.c_str(), buffer.data()) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), buffer.data()) == 1;
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  for (const int family : {AF_INET, AF_INET6}) {
+    if (inet_pton(family, host.c_str(), buffer.data()) == 1)
+      return inet_ntop(family, buffer.data(), text.data(), text.size());
+  }
+  return {};
 }
 
 std::unexpected<Status> bad(std::string_view text, std::string_view why) {
@@ -55,8 +61,8 @@ Result<Address> parse_address(std::string_view text, int default_port) {
     if (port.empty()) return bad(text, "has an empty port");
   }
   Address address;
-  address.host = host == "localhost" ? "127.0.0.1" : std::string(host);
-  if (!is_numeric_ip(address.host)) return bad(text, "the host isn't a numeric IP address");
+  address.host = canonical_ip(host == "localhost" ? "127.0.0.1" : std::string(host));
+  if (address.host.empty()) return bad(text, "the host isn't a numeric IP address");
   if (port.empty()) {
     if (default_port < 0) return bad(text, "has no port");
     address.port = static_cast<std::uint16_t>(default_port);

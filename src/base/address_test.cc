@@ -11,6 +11,11 @@ TEST(Address, ReadsBothFamiliesAndWritesThemBack) {
   EXPECT_EQ(parse_address("localhost:80")->to_string(), "127.0.0.1:80");
 }
 
+TEST(Address, OneAddressHasOneText) {
+  EXPECT_EQ(parse_address("[0:0::1]:7")->to_string(), "[::1]:7");
+  EXPECT_EQ(parse_address("[FE80:0::A]:7")->to_string(), "[fe80::a]:7");
+}
+
 // Case B5: `::1` bare as well as bracketed.
 TEST(Address, B5_TakesABareIpv6HostWithADefaultPort) {
   EXPECT_EQ(parse_address("::1", 8998)->to_string(), "[::1]:8998");

@@ -15,8 +15,10 @@
   } while (false)
 
 /// `KVM_ASSIGN_OR_RETURN(auto value, make_result());`
+// A declaration can't stand in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 #define KVM_ASSIGN_OR_RETURN(declaration, expression)                    \
   auto KVM_CONCAT(kvm_result_, __LINE__) = (expression);                 \
   if (!KVM_CONCAT(kvm_result_, __LINE__))                                \
     return ::std::unexpected(KVM_CONCAT(kvm_result_, __LINE__).error()); \
   declaration = ::std::move(*KVM_CONCAT(kvm_result_, __LINE__))
+// NOLINTEND(bugprone-macro-parentheses)

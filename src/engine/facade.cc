@@ -19,11 +19,33 @@ Status down_status() {
   return {Code::kShuttingDown, Origin::kLocal, "this engine is shut down"};
 }
 
-// A result that a loop task fills and a caller waits for; the caller may give up first.
+// A result that a loop task fills and a caller waits for; the caller may give up first. Left
+// unfilled (the loop doesn't run any more), it says that the engine is shut down.
 template <class T>
-struct Answer {
-  std::promise<T> promise;
-  std::future<T> future = promise.get_future();
+class Answer {
+ public:
+  Answer() = default;
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+  Answer(Answer&&) = delete;
+  Answer& operator=(Answer&&) = delete;
+  ~Answer() {
+    if (filled_) return;
+    if constexpr (std::is_same_v<T, Status>) {
+      fill(down_status());
+    } else {
+      fill(std::unexpected(down_status()));
+    }
+  }
+  void fill(T value) {
+    filled_ = true;
+    promise_.set_value(std::move(value));
+  }
+  std::future<T> future() { return promise_.get_future(); }
+
+ private:
+  std::promise<T> promise_;
+  bool filled_ = false;
 };
 
 /// Ends a transfer whose submission the loop never ran.
@@ -93,13 +115,13 @@ bool EngineFacade::run_on_loop(std::move_only_function<void()> work) const {
     work();
     return true;
   }
-  auto done = std::make_shared<Answer<void>>();
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> future = done->get_future();
   // The loop destroys tasks that it doesn't run any more: the broken promise ends the wait.
   core_->loop().post([done, work = std::move(work)]() mutable {
     work();
-    done->promise.set_value();
+    done->set_value();
   });
-  std::future<void> future = std::move(done->future);
   done.reset();
   try {
     future.get();
@@ -296,53 +318,58 @@ Status EngineFacade::notify(std::string_view session_id, const Notification& not
 
 // -------------------------------------------------------------------------------------- sessions
 
-Result<SessionInfo> EngineFacade::open_session(std::string_view session_id,
-                                               std::chrono::nanoseconds timeout) {
-  KVM_ASSIGN_OR_RETURN(const Address peer, parse_peer(session_id));
+std::future<Result<SessionInfo>> EngineFacade::start_open_session(
+    std::string_view session_id, std::chrono::nanoseconds timeout) {
   auto answer = std::make_shared<Answer<Result<SessionInfo>>>();
-  std::future<Result<SessionInfo>> future = std::move(answer->future);
-  const bool up = run_on_loop([&] {
-    const auto session = core_->sessions().find_or_create(peer);
+  std::future<Result<SessionInfo>> future = answer->future();
+  const auto peer = parse_peer(session_id);
+  if (!peer) {
+    answer->fill(std::unexpected(peer.error()));
+    return future;
+  }
+  run_on_loop([&] {
+    const auto session = core_->sessions().find_or_create(*peer);
     if (!session) {
-      answer->promise.set_value(std::unexpected(session.error()));
+      answer->fill(std::unexpected(session.error()));
       return;
     }
     session::Session* opened = *session;
     opened->open(saturating_add(core_->loop().now(), timeout),
                  [answer, opened](const Status& status) {
                    if (status.is_ok()) {
-                     answer->promise.set_value(opened->info());
+                     answer->fill(opened->info());
                    } else {
-                     answer->promise.set_value(std::unexpected(status));
+                     answer->fill(std::unexpected(status));
                    }
                  });
   });
-  if (!up) return std::unexpected(down_status());
-  answer.reset();
-  try {
-    return future.get();
-  } catch (const std::future_error&) {
-    return std::unexpected(down_status());
+  return future;
+}
+
+Result<SessionInfo> EngineFacade::open_session(std::string_view session_id,
+                                               std::chrono::nanoseconds timeout) {
+  return start_open_session(session_id, timeout).get();
+}
+
+std::future<Status> EngineFacade::start_probe(std::string_view session_id,
+                                              std::chrono::nanoseconds timeout) {
+  auto answer = std::make_shared<Answer<Status>>();
+  std::future<Status> future = answer->future();
+  const auto peer = parse_peer(session_id);
+  if (!peer) {
+    answer->fill(peer.error());
+    return future;
   }
+  run_on_loop([&] {
+    core_->sessions().probe(
+        *peer, saturating_add(core_->loop().now(), timeout),
+        [answer](const session::ProbeResult& result) { answer->fill(result.status); });
+  });
+  return future;
 }
 
 Status EngineFacade::probe(std::string_view session_id, std::chrono::nanoseconds timeout) {
-  const auto peer = parse_peer(session_id);
-  if (!peer) return peer.error();
-  auto answer = std::make_shared<Answer<Status>>();
-  std::future<Status> future = std::move(answer->future);
-  const bool up = run_on_loop([&] {
-    core_->sessions().probe(
-        *peer, saturating_add(core_->loop().now(), timeout),
-        [answer](const session::ProbeResult& result) { answer->promise.set_value(result.status); });
-  });
-  answer.reset();
-  if (!up) return down_status();
-  try {
-    return future.get();
-  } catch (const std::future_error&) {
-    return down_status();
-  }
+  return start_probe(session_id, timeout).get();
 }
 
 Result<std::vector<std::pair<std::uint64_t, std::uint64_t>>> EngineFacade::peer_regions(
@@ -386,10 +413,10 @@ void EngineFacade::shutdown(std::chrono::nanoseconds grace) {
   const MutexLock lock(shutdown_mutex_);
   if (down_.load()) return;
   if (stop_watcher_) std::exchange(stop_watcher_, nullptr)();
-  auto drained = std::make_shared<Answer<void>>();
-  std::future<void> future = std::move(drained->future);
+  auto drained = std::make_shared<std::promise<void>>();
+  std::future<void> future = drained->get_future();
   core_->loop().post([core = core_.get(), grace, drained] {
-    core->shutdown(grace, [drained] { drained->promise.set_value(); });
+    core->shutdown(grace, [drained] { drained->set_value(); });
   });
   drained.reset();
   try {

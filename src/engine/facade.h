@@ -41,6 +41,10 @@ class EngineFacade final : public Engine {
   Status transfer(std::string_view session_id, Opcode opcode, std::span<const Slice> slices,
                   TransferOptions options) override;
   Status probe(std::string_view session_id, std::chrono::nanoseconds timeout) override;
+  std::future<Result<SessionInfo>> start_open_session(std::string_view session_id,
+                                                      std::chrono::nanoseconds timeout) override;
+  std::future<Status> start_probe(std::string_view session_id,
+                                  std::chrono::nanoseconds timeout) override;
   Result<std::vector<std::pair<std::uint64_t, std::uint64_t>>> peer_regions(
       std::string_view session_id, std::chrono::nanoseconds timeout) override;
   Status notify(std::string_view session_id, const Notification& notification,

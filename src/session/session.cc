@@ -73,13 +73,13 @@ void Session::apply(const health::Outcome& out, const Status& cause) {
     host_.events.on_recovered(id_, *out.recovery);
   }
   if (out.has(Action::kFailParked)) {
-    const Status why = health_.refusal();
+    const Status why = refusal();
     std::vector<TransferPtr> parked;
     for (const auto& [id, transfer] : transfers_)
       if (!transfer->admitted) parked.push_back(transfer);
     for (const TransferPtr& transfer : parked) finish(transfer, why);
   }
-  if (changed && out.to == State::kFailed) settle_openings(health_.refusal());
+  if (changed && out.to == State::kFailed) settle_openings(refusal());
   if (changed) settle_if_usable();
   if (out.has(Action::kReleaseParked)) schedule_pump();
   if (out.has(Action::kFree)) {
@@ -98,6 +98,11 @@ void Session::apply(const health::Outcome& out, const Status& cause) {
     update_parked();
   }
   arm();
+}
+
+Status Session::refusal() const {
+  const Status why = health_.refusal();
+  return {why.code(), why.origin(), fmt::format("{}: {}", id_, why.detail()), why.sys_errno()};
 }
 
 void Session::failed(const Status& why) {
@@ -206,12 +211,12 @@ void Session::on_epoch_rejected(const wire::HelloReject& reject) {
   }
   if (reject.code == Code::kStaleEpoch)
     next_epoch_ = std::max(next_epoch_, reject.epoch_seen.value + 1);
-  failed(why);
-  // What no retry can mend is told at once.
+  // What no retry can mend is told at once, as it is.
   if (reject.code == Code::kVersionMismatch || reject.code == Code::kAuthFailed) {
     fail_all(why);
     settle_openings(why);
   }
+  failed(why);
   reconnect_later();
 }
 
@@ -411,7 +416,7 @@ void Session::on_tick() {
     }
     for (Opening& opening : due)
       opening.opened(health_.blacklisted()
-                         ? health_.refusal()
+                         ? refusal()
                          : Status(Code::kDeadlineExceeded, Origin::kLocal,
                                   fmt::format("session {} is still {}", id_,
                                               health::state_name(health_.state()))));

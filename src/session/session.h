@@ -140,6 +140,8 @@ class Session final : private EpochEvents {
 
   void apply(const health::Outcome& outcome, const Status& cause = {});
   void failed(const Status& why);
+  /// Health's refusal, naming the session.
+  [[nodiscard]] Status refusal() const;
   void lost_epoch(const Status& why);
   void reconnect_later();
   void handed_on(const std::vector<TransferId>& told);

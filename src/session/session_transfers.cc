@@ -29,7 +29,7 @@ void Session::submit(TransferPtr transfer) {
     index_deadline(transfer, health_.park_until(transfer->deadline, now));
     if (health_.state() == State::kFailed &&
         health_.admit().verdict == health::Admission::Verdict::kRefuse) {
-      finish(transfer, health_.refusal());
+      finish(transfer, refusal());
       return;
     }
   }
@@ -153,7 +153,7 @@ bool Session::ready_to_send(const TransferPtr& transfer) {
     case health::Admission::Verdict::kPark:
       return false;
     case health::Admission::Verdict::kRefuse:
-      finish(transfer, health_.refusal());
+      finish(transfer, refusal());
       return false;
   }
   return false;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "base/address.h"
 #include "wire/control.pb.h"
@@ -62,7 +63,7 @@ constexpr std::array kControlCaps = {
 template <std::size_t N>
 std::array<std::byte, N> to_array(std::string_view text) {
   std::array<std::byte, N> out{};
-  std::memcpy(out.data(), text.data(), std::min(N, text.size()));
+  std::ranges::copy(std::as_bytes(std::span(text.substr(0, N))), out.begin());
   return out;
 }
 
