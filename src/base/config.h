@@ -62,9 +62,12 @@ inline constexpr std::uint32_t kScratchBytes = 16'384;
 
 // shutdown
 inline constexpr auto kDrainPoll = 5ms;
+/// A condition variable adds its timeout to a clock: anything longer would overflow.
+inline constexpr std::chrono::nanoseconds kLongestWait = std::chrono::hours(24 * 365);
 
 // control
-inline constexpr std::size_t kMaxNotifies = 65'536;  // received, not yet fetched
+inline constexpr std::size_t kMaxNotifies = 65'536;         // received, not yet fetched
+inline constexpr std::size_t kMaxNotifyBytes = 64U << 20U;  // of them together
 
 // KV manager
 inline constexpr std::size_t kMaxRooms = 65'536;            // live, per manager

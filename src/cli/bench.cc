@@ -59,7 +59,8 @@ int bench(const BenchOptions& options) {
                      fmt::format("a page of {} bytes is larger than the {} bytes that can be moved",
                                  options.page_bytes, bytes)});
   std::vector<std::byte> local(pages * options.page_bytes);
-  const Status registered = (*engine)->register_memory(local.data(), local.size());
+  const Status registered =
+      (*engine)->register_memory(local.data(), local.size(), MemoryKind::kHost, Access::kNone);
   if (!registered.is_ok()) return complain(registered);
   const std::vector<Slice> slices =
       make_slices(local.data(), largest.first, pages, options.page_bytes);
@@ -98,7 +99,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--batch-mib", options->batch_mib, "bytes of one batch, in MiB")
       ->capture_default_str()
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 16U));
-  command->add_option("--seconds", options->seconds, "how long")->capture_default_str();
+  command->add_option("--seconds", options->seconds, "how long")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86'400.0));
   command->add_flag("--read", options->read, "read instead of writing");
   command->add_flag("--checksum", options->checksum, "XXH3 over every chunk");
   command->callback([options, &exit_code] { exit_code = bench(*options); });

@@ -26,7 +26,9 @@ void add_probe(CLI::App& app, int& exit_code) {
   auto peer = std::make_shared<std::string>();
   auto timeout = std::make_shared<int>(1000);
   command->add_option("session", *peer, "the engine's session id, host:port")->required();
-  command->add_option("--timeout-ms", *timeout, "how long to wait")->capture_default_str();
+  command->add_option("--timeout-ms", *timeout, "how long to wait")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 3'600'000));
   command->callback([peer, timeout, &exit_code] { exit_code = probe(*peer, *timeout); });
 }
 

@@ -1,6 +1,7 @@
 // kvmend status: an engine's sessions, as its admin server tells them.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -15,9 +16,10 @@ using nlohmann::json;
 void print_session(const json& s) {
   fmt::print("{:<24} {:<10} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10.3f} {:>10.3f}\n",
              s.value("session_id", ""), s.value("state", ""),
-             human_bytes(s.value("bytes_written", 0.0)), s.value("transfers_ok", 0),
-             s.value("transfers_failed", 0), s.value("retries", 0), s.value("recoveries", 0),
-             s.value("last_detect_seconds", 0.0), s.value("last_recover_seconds", 0.0));
+             human_bytes(s.value("bytes_written", 0.0)), s.value("transfers_ok", std::uint64_t{0}),
+             s.value("transfers_failed", std::uint64_t{0}), s.value("retries", std::uint64_t{0}),
+             s.value("recoveries", std::uint64_t{0}), s.value("last_detect_seconds", 0.0),
+             s.value("last_recover_seconds", 0.0));
   if (s.value("state", "") != "healthy" && !s.value("last_error", "").empty())
     fmt::print("    {}\n", s.value("last_error", ""));
 }

@@ -55,6 +55,12 @@ class Bounds : public testing::Test {
   FlightPtr write(std::size_t bytes = 64 * kKiB) {
     return a_->submit(*b_, Opcode::kWrite, {{a_->at(0), b_->address(0), bytes}});
   }
+  void notify(std::size_t bytes) {
+    FlightPlan plan;
+    plan.notify = Notification{"n", std::string(bytes, 'x')};
+    const FlightPtr sent = a_->submit_to(b_->core().address(), Opcode::kWrite, {}, std::move(plan));
+    ASSERT_TRUE(engines_.finish({sent}));
+  }
   void expect_initial_counts() {
     ASSERT_TRUE(engines_.run_until(
         [&] { return a_->core().sessions().size() == 0 && b_->core().acceptor().lanes() == 0; },
@@ -259,6 +265,15 @@ TEST_F(Bounds, ShutdownEndsFiftyTransfersWithinItsGraceAndTellsPeers) {
       engines_.world().network().clear_all_faults();
     }
   }
+}
+
+// Nobody fetches them: what they take is bounded in bytes, not only in number.
+TEST_F(Bounds, NotificationsThatNobodyFetchesAreDroppedBeyondSomeBytes) {
+  for (int i = 0; i < 70; ++i) notify(1U << 20U);
+  EXPECT_EQ(b_->core().stats().notifications_dropped, 7U);  // with its name each has 1 MiB + 1
+  EXPECT_EQ(b_->core().take_notifications().size(), 63U);
+  notify(1);
+  EXPECT_EQ(b_->core().take_notifications().size(), 1U);
 }
 
 }  // namespace

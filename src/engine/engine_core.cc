@@ -30,11 +30,14 @@ class EngineCore::Router final : public session::AcceptorEvents, public session:
     for (CoreObserver* observer : core_.observers_) observer->on_upper(from, sender, kind, body);
   }
   void on_notify(Notification notification) override {
-    if (core_.notifications_.size() < config::kMaxNotifies) {
-      core_.notifications_.push_back(std::move(notification));
-    } else {
+    const std::size_t bytes = notification.name.size() + notification.message.size();
+    if (core_.notifications_.size() >= config::kMaxNotifies ||
+        core_.notification_bytes_ + bytes > config::kMaxNotifyBytes) {
       ++core_.stats_.notifications_dropped;
+      return;
     }
+    core_.notification_bytes_ += bytes;
+    core_.notifications_.push_back(std::move(notification));
   }
 
   void on_session_state(const std::string& session_id, health::State from, health::State to,
@@ -180,12 +183,17 @@ void EngineCore::arm_expiry() {
 
 // ------------------------------------------------------------------------------------- transfers
 
+Status EngineCore::admits() const {
+  if (!shutting_down_) return Status::ok();
+  return {Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"};
+}
+
 void EngineCore::submit(std::shared_ptr<session::TransferState> transfer) {
   const auto refuse = [&](const Status& why) {
+    transfer->done = true;
     if (transfer->on_done) std::exchange(transfer->on_done, nullptr)(why);
   };
-  if (shutting_down_)
-    return refuse({Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"});
+  if (const Status admitted = admits(); !admitted.is_ok()) return refuse(admitted);
   if (!transfer->id.is_set()) transfer->id = TransferId(++last_transfer_);
   const auto session = sessions_->find_or_create(transfer->peer);
   if (!session) return refuse(session.error());
@@ -200,7 +208,7 @@ void EngineCore::cancel(const std::shared_ptr<session::TransferState>& transfer,
 
 Status EngineCore::send_upper(const Address& to, Incarnation target, std::uint32_t kind,
                               Bytes body) {
-  if (shutting_down_) return {Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"};
+  if (Status admitted = admits(); !admitted.is_ok()) return admitted;
   const auto session = sessions_->find_or_create(to);
   if (!session) return session.error();
   return (*session)->send_control(
@@ -213,6 +221,7 @@ void EngineCore::remove_observer(CoreObserver* observer) {
 }
 
 std::vector<Notification> EngineCore::take_notifications() {
+  notification_bytes_ = 0;
   return std::exchange(notifications_, {});
 }
 

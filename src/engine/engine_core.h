@@ -72,6 +72,8 @@ class EngineCore {
   bool end_grant(GrantId grant, memory::GrantEnd how);
   Result<GrantId> issue_grant(memory::Grant grant);
 
+  /// OK, or kShuttingDown: nothing new begins any more.
+  [[nodiscard]] Status admits() const;
   /// Queues a transfer on its session (created on demand). Its pieces are given by region, or
   /// (`raw`) by the peer's address in `offset`, to be translated when the peer's regions are known.
   void submit(std::shared_ptr<session::TransferState> transfer);
@@ -118,6 +120,7 @@ class EngineCore {
   std::unique_ptr<session::Acceptor> acceptor_;
   std::vector<CoreObserver*> observers_;
   std::vector<Notification> notifications_;
+  std::size_t notification_bytes_ = 0;
   EngineStats stats_;  // the counters that the tables don't keep themselves
   std::uint64_t last_transfer_ = 0;
   env::ScopedTimer expiry_timer_;

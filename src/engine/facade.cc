@@ -51,21 +51,24 @@ class Answer {
 /// Ends a transfer whose submission the loop never ran.
 class UnrunGuard {
  public:
-  explicit UnrunGuard(std::shared_ptr<TransferResult> result) : result_(std::move(result)) {}
+  explicit UnrunGuard(std::shared_ptr<session::TransferState> state) : state_(std::move(state)) {}
   UnrunGuard(UnrunGuard&&) noexcept = default;
   UnrunGuard& operator=(UnrunGuard&&) = delete;
   UnrunGuard(const UnrunGuard&) = delete;
   UnrunGuard& operator=(const UnrunGuard&) = delete;
   ~UnrunGuard() {
-    if (result_) result_->set(down_status());
+    if (state_) std::exchange(state_->on_done, nullptr)(down_status());
   }
-  void dismiss() { result_.reset(); }
+  void dismiss() { state_.reset(); }
 
  private:
-  std::shared_ptr<TransferResult> result_;
+  std::shared_ptr<session::TransferState> state_;
 };
 
-Status check_notification(const TransferOptions& options) {
+Status check_options(const TransferOptions& options) {
+  if (options.deadline.count() < 0)
+    return {Code::kInvalidArgument, Origin::kCaller,
+            fmt::format("a deadline of {} ns is in the past", options.deadline.count())};
   if (!options.notify) return Status::ok();
   const auto too_long = [](const char* what, std::size_t bytes, std::size_t most) {
     return Status(
@@ -203,7 +206,7 @@ Result<TransferHandle> EngineFacade::submit(std::string_view session_id, Opcode 
   if (down_.load()) return std::unexpected(down_status());
   auto state = std::make_shared<session::TransferState>();
   KVM_ASSIGN_OR_RETURN(state->peer, parse_peer(session_id));
-  KVM_RETURN_IF_ERROR(check_notification(options));
+  KVM_RETURN_IF_ERROR(check_options(options));
   if (slices.empty() && !options.notify)
     return fail(Code::kInvalidArgument, Origin::kCaller, "a transfer without a slice");
   if (slices.size() > config::kMaxSlicesPerTransfer)
@@ -256,7 +259,7 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
   };
   auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, world_, core_->loop());
   core_->loop().post([core = std::weak_ptr(core_ref_), state, removals,
-                      guard = UnrunGuard(result)]() mutable {
+                      guard = UnrunGuard(state)]() mutable {
     const auto alive = core.lock();
     if (!alive) return;
     guard.dismiss();
@@ -289,7 +292,7 @@ Result<TransferHandle> EngineFacade::submit_pages(const PreparedHandle& prepared
   const auto* layouts = dynamic_cast<const PreparedLayouts*>(prepared.get());
   if (layouts == nullptr)
     return fail(Code::kInvalidArgument, Origin::kCaller, "these layouts weren't prepared");
-  KVM_RETURN_IF_ERROR(check_notification(options));
+  KVM_RETURN_IF_ERROR(check_options(options));
   const std::shared_ptr<const LocalRegions> local = local_regions();
   KVM_RETURN_IF_ERROR(layouts->check_registered(*local));
   auto state = std::make_shared<session::TransferState>();
@@ -310,6 +313,9 @@ Status EngineFacade::transfer(std::string_view session_id, Opcode opcode,
 
 Status EngineFacade::notify(std::string_view session_id, const Notification& notification,
                             std::chrono::nanoseconds timeout) {
+  if (timeout.count() <= 0)
+    return {Code::kInvalidArgument, Origin::kCaller,
+            fmt::format("a timeout of {} ns isn't positive", timeout.count())};
   TransferOptions options;
   options.deadline = timeout;
   options.notify = notification;
@@ -328,6 +334,10 @@ std::future<Result<SessionInfo>> EngineFacade::start_open_session(
     return future;
   }
   run_on_loop([&] {
+    if (const Status admitted = core_->admits(); !admitted.is_ok()) {
+      answer->fill(std::unexpected(admitted));
+      return;
+    }
     const auto session = core_->sessions().find_or_create(*peer);
     if (!session) {
       answer->fill(std::unexpected(session.error()));
@@ -361,6 +371,7 @@ std::future<Status> EngineFacade::start_probe(std::string_view session_id,
     return future;
   }
   run_on_loop([&] {
+    if (const Status admitted = core_->admits(); !admitted.is_ok()) return answer->fill(admitted);
     core_->sessions().probe(
         *peer, saturating_add(core_->loop().now(), timeout),
         [answer](const session::ProbeResult& result) { answer->fill(result.status); });

@@ -129,6 +129,10 @@ TEST_F(Facade, InvalidArgumentsNameWhatIsWrong) {
             std::string::npos);
   EXPECT_EQ(a_->notify(id_, {"n", std::string((1U << 20) + 1, 'x')}, 1s).code(),
             Code::kInvalidArgument);
+  EXPECT_EQ(a_->notify(id_, {"n", ""}, 0s).code(), Code::kInvalidArgument);
+  TransferOptions past;
+  past.deadline = -1ns;
+  EXPECT_NE(text(submit(good, Opcode::kWrite, std::move(past))).find("-1 ns"), std::string::npos);
   EXPECT_EQ(wait(submit({from_.at(0), 64, 64})).code(), Code::kNotRegistered);
   EXPECT_EQ(wait(submit({from_.at(0), ~0ULL - 8, 64})).code(), Code::kNotRegistered);
   EXPECT_TRUE(a_->notify(id_, {std::string(1024, 'n'), std::string(1U << 20, 'x')}, 5s).is_ok());
@@ -138,6 +142,22 @@ TEST_F(Facade, InvalidArgumentsNameWhatIsWrong) {
 }
 
 // The kernel doesn't say which of the frames it was given has the memory that faults.
+// Slices merge by address; where the peer's regions touch, the run goes on in the next one.
+TEST_F(Facade, ARunMayCrossTheBorderOfThePeersRegions) {
+  Pages theirs(3 * 4096);
+  for (std::size_t i = 0; i < 2; ++i)
+    ASSERT_TRUE(
+        b_->register_memory(theirs.at(i * 4096), 4096, MemoryKind::kHost, Access::kReadWrite)
+            .is_ok());
+  std::memset(from_.at(0), 7, 3 * 4096);
+  const Slice run{from_.at(0), theirs.address(0), 8192};
+  ASSERT_TRUE(a_->transfer(b_->session_id(), Opcode::kWrite, {&run, 1}, {}).is_ok());
+  EXPECT_EQ(*theirs.at(8191), std::byte{7});
+  const Slice beyond{from_.at(0), theirs.address(0), 8193};
+  const Status status = a_->transfer(b_->session_id(), Opcode::kWrite, {&beyond, 1}, {});
+  EXPECT_EQ(status.code(), Code::kOutOfRange) << status.to_string();
+}
+
 TEST_F(Facade, InaccessibleMemoryFailsItsOwnTransferOnly) {
   from_.forbid(8192, 4096);
   for (int round = 0; round < 50; ++round) {

@@ -176,6 +176,31 @@ TEST(RestartTest, ControlMessagesOfASessionThatWasRetiredAndCameAgain) {
   b.core().remove_observer(&news);
 }
 
+// A session that the peer remembers (its epochs are used up to 2) begins anew, with epoch 1, in the
+// middle of a partition: the one handshake after it is refused as stale, in the trial.
+TEST(RestartTest, ASessionThatWasRetiredComesBackAfterAPartition) {
+  SimEngines engines(make_tcp_transport, 5);
+  engines.options().recovery.idle_timeout = 2s;
+  SimEngine& a = engines.add();
+  SimEngine& b = engines.add();
+  const auto write = [&](Duration deadline) {
+    return a.submit(b, Opcode::kWrite, {{a.at(0), b.address(0), 64}}, {.deadline = deadline});
+  };
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    ASSERT_TRUE(engines.finish({write(5s)}));
+    engines.world().network().reset_connections(SimEngines::ip(0), SimEngines::ip(1));
+    engines.run_for(1s);
+  }
+  ASSERT_TRUE(engines.run_until([&] { return a.core().sessions().size() == 0; }, 20s));
+  engines.world().network().partition(SimEngines::ip(0), SimEngines::ip(1));
+  const FlightPtr parked = write(30s);
+  engines.run_for(6s);
+  ASSERT_EQ(a.state(b), "failed") << parked->text();
+  engines.world().network().heal(SimEngines::ip(0), SimEngines::ip(1));
+  ASSERT_TRUE(engines.finish({parked}));
+  EXPECT_TRUE(parked->ok()) << parked->text();
+}
+
 // R7
 TEST(RestartTest, FiftyRestartsUnderLoadLeaveNothingBehind) {
   SimEngines engines(make_tcp_transport, 4);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/config.h"
+
 namespace kvmend::engine {
 namespace {
 
@@ -39,10 +41,9 @@ std::optional<Status> TransferResult::wait(std::chrono::nanoseconds timeout) con
     if (auto result = poll()) return result;
     pause_briefly();
   }
-  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
   const MutexLock lock(mutex_);
   ++waiting_;
-  changed_.wait_for(mutex_, std::min(timeout, kLongest),
+  changed_.wait_for(mutex_, std::min(timeout, config::kLongestWait),
                     [this] { return done_.load(std::memory_order_acquire); });
   --waiting_;
   return poll();

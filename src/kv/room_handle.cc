@@ -1,8 +1,10 @@
 #include "kv/room_handle.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "base/config.h"
 #include "kv/status_rules.h"
 
 namespace kvmend::kv {
@@ -57,7 +59,8 @@ KvRoomMetrics RoomHandle::metrics(std::optional<Time> now) const {
 KvStatus RoomHandle::wait_for(KvStatus least, std::chrono::nanoseconds timeout) const {
   const MutexLock lock(mutex_);
   ++waiters_;
-  changed_.wait_for(mutex_, timeout, [&] { return is_terminal(status()) || status() >= least; });
+  changed_.wait_for(mutex_, std::min(timeout, config::kLongestWait),
+                    [&] { return is_terminal(status()) || status() >= least; });
   --waiters_;
   return status();
 }

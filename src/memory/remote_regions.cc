@@ -25,6 +25,16 @@ RemoteRegions::RemoteRegions(std::uint64_t version, std::vector<wire::RegionEntr
 
 Result<RemoteRegions::Place> RemoteRegions::translate(std::uint64_t address,
                                                       std::uint64_t length) const {
+  auto place = translate_head(address, length);
+  if (place && place->length < length)
+    return fail(Code::kOutOfRange, Origin::kCaller,
+                fmt::format("{:#x} (+{}) exceeds the peer's region {:#x} (+{})", address, length,
+                            address - place->offset, place->offset + place->length));
+  return place;
+}
+
+Result<RemoteRegions::Place> RemoteRegions::translate_head(std::uint64_t address,
+                                                           std::uint64_t length) const {
   if (length == 0)
     return fail(Code::kInvalidArgument, Origin::kCaller, fmt::format("no bytes at {:#x}", address));
   std::size_t at = hint_.load(std::memory_order_relaxed);
@@ -42,11 +52,10 @@ Result<RemoteRegions::Place> RemoteRegions::translate(std::uint64_t address,
   }
   const wire::RegionEntry& entry = regions_[at];
   const std::uint64_t offset = address - entry.base;
-  if (length > entry.length - offset)
-    return fail(Code::kOutOfRange, Origin::kCaller,
-                fmt::format("{:#x} (+{}) exceeds the peer's region {:#x} (+{})", address, length,
-                            entry.base, entry.length));
-  return Place{.region = entry.ref, .offset = offset, .access = entry.access};
+  return Place{.region = entry.ref,
+               .offset = offset,
+               .length = std::min(length, entry.length - offset),
+               .access = entry.access};
 }
 
 std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::refuse(Code code, std::string detail) {

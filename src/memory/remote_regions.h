@@ -19,6 +19,7 @@ class RemoteRegions {
   struct Place {
     RegionRef region;
     std::uint64_t offset = 0;
+    std::uint64_t length = 0;
     Access access = Access::kNone;
   };
 
@@ -31,6 +32,9 @@ class RemoteRegions {
   /// hit, else O(log regions). Errors, origin caller: kNotRegistered, kOutOfRange (begins in a
   /// region and ends beyond it), both naming the range; kInvalidArgument (length 0).
   [[nodiscard]] Result<Place> translate(std::uint64_t address, std::uint64_t length) const;
+  /// The same for a range that may go on in the regions that follow without a gap: the place of its
+  /// first `Place::length` bytes.
+  [[nodiscard]] Result<Place> translate_head(std::uint64_t address, std::uint64_t length) const;
 
   [[nodiscard]] std::uint64_t version() const { return version_; }
   [[nodiscard]] std::size_t size() const { return regions_.size(); }

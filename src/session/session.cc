@@ -130,10 +130,10 @@ void Session::open_epoch() {
 }
 
 // Where health saw no reason to act (a shortage of our own, a refusal that isn't the peer's fault),
-// the session itself must go on.
+// the session itself must go on, also in a trial: only a failed session waits for its probes.
 void Session::reconnect_later() {
-  if (epoch_ || reconnect_timer_.armed() || health_.blacklisted() ||
-      health_.state() == State::kRetired)
+  const State state = health_.state();
+  if (epoch_ || reconnect_timer_.armed() || state == State::kFailed || state == State::kRetired)
     return;
   reconnect_delay_ =
       std::clamp<Duration>(reconnect_delay_ * 2, config::kReconnectFirst, config::kReconnectMax);

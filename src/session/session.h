@@ -146,6 +146,7 @@ class Session final : private EpochEvents {
   void reconnect_later();
   void handed_on(const std::vector<TransferId>& told);
   void ask_for_regions();
+  void await_newer_table(const TransferPtr& transfer, const Status& otherwise);
   void open_epoch();
   void drop_epoch();
   void fail_old_plan();
@@ -205,6 +206,7 @@ class Session final : private EpochEvents {
   Incarnation outbox_target_;  // whom the waiting messages are for; unset: whoever answers
   std::shared_ptr<const memory::RemoteRegions> regions_;
   memory::RemoteRegionsBuilder regions_builder_;
+  std::uint64_t tables_received_ = 0;
 
   std::vector<std::unique_ptr<Probe>> probes_;
   bool probe_anyway_ = false;  // news since the last probe began: the next one isn't put off

@@ -45,6 +45,7 @@ void SessionTable::probe(const Address& peer, Time deadline, Probe::Done done) {
   raw->set_done([this, raw, done = std::move(done)](const ProbeResult& result) mutable {
     const auto at =
         std::ranges::find_if(user_probes_, [&](const auto& p) { return p.get() == raw; });
+    if (at == user_probes_.end()) return;  // the engine went down in this very turn
     loop.post([finished = std::move(*at)] {});
     user_probes_.erase(at);
     done(result);

@@ -160,29 +160,32 @@ bool Session::ready_to_send(const TransferPtr& transfer) {
 }
 
 bool Session::translate(const TransferPtr& transfer) {
-  if (!regions_) return false;  // comes with the handshake
-  // First all, then in place: a piece that can't be translated leaves the others as they were.
+  if (!regions_ || tables_received_ < transfer->awaits_table) return false;
+  std::vector<transport::Piece> placed;
+  placed.reserve(transfer->pieces.size());
   for (const transport::Piece& piece : transfer->pieces) {
-    const auto place = regions_->translate(piece.offset, piece.length);
-    if (!place) {
-      // Perhaps it was registered a moment ago: look once at the peer's table of now.
-      if (!transfer->asked_again) {
-        transfer->asked_again = true;
-        regions_.reset();
-        ask_for_regions();
+    // Slices merge by address alone: where regions touch, a piece may cross their border.
+    for (std::uint64_t done = 0; done < piece.length;) {
+      const auto head = regions_->translate_head(piece.offset + done, piece.length - done);
+      if (!head) {
+        await_newer_table(transfer, regions_->translate(piece.offset, piece.length).error());
         return false;
       }
-      finish(transfer, place.error());
-      return false;
+      placed.push_back({piece.local + done, head->region, head->offset, head->length});
+      done += head->length;
     }
   }
-  for (transport::Piece& piece : transfer->pieces) {
-    const auto place = regions_->translate(piece.offset, piece.length);
-    piece.region = place->region;
-    piece.offset = place->offset;
-  }
+  transfer->pieces = std::move(placed);
   transfer->raw = false;
   return true;
+}
+
+// Perhaps the address was registered a moment ago: look once at the peer's table of now. Others go
+// on meanwhile.
+void Session::await_newer_table(const TransferPtr& transfer, const Status& otherwise) {
+  if (transfer->awaits_table != 0) return finish(transfer, otherwise);
+  transfer->awaits_table = tables_received_ + 1;
+  ask_for_regions();
 }
 
 // --------------------------------------------------------------------------------------- results
@@ -401,6 +404,7 @@ void Session::on_control(Bytes body) {
   if (part == nullptr) return;
   if (auto snapshot = regions_builder_.apply(*part)) {
     regions_ = std::move(snapshot);
+    ++tables_received_;
     settle_if_usable();
     schedule_pump();
     return;

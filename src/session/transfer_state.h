@@ -56,8 +56,9 @@ struct TransferState {
   health::Ticket ticket;
   Time expires = kForever;  ///< the deadline, or the end of parking
   bool admitted = false;
-  bool queued = false;       ///< stands in the session's send queue
-  bool asked_again = false;  ///< the peer's region table was fetched anew for it
+  bool queued = false;  ///< stands in the session's send queue
+  /// Addresses it names weren't in the peer's region table: which later table it waits for.
+  std::uint64_t awaits_table = 0;
   bool done = false;
 
   [[nodiscard]] bool has_unsent() const { return !resend.empty() || next_piece < pieces.size(); }
