@@ -119,6 +119,17 @@ struct KvOptions {
 /// and empty ones mean: nothing of that pool.
 using KvStateIndices = std::vector<std::vector<std::uint32_t>>;
 
+/// One prefill engine of a room, as decode's end of it sees it.
+struct KvSource {
+  std::string session;
+  /// How many decode engines the prefill engine serves in this room, this one included. Its sender
+  /// goes on once all of them have announced themselves, and succeeds once all have their pages.
+  std::uint32_t destinations = 1;
+  /// It writes nothing here (its bytes come from another rank); it only has to know of the room,
+  /// so that its sender ends well once it has queued its last chunk.
+  bool dummy = false;
+};
+
 /// What a room cost. Durations count until now, or until the room's end.
 struct KvRoomMetrics {
   std::uint64_t bytes = 0;    ///< sender: acknowledged; receiver: landed, counted at the end
@@ -235,6 +246,9 @@ class KvReceiver {
   /// `prefill_sessions`: every prefill engine that writes into this room. A second receiver of a
   /// live room ends at once with kAlreadyExists; the first goes on.
   KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room);
+  /// The same with what a prefill engine must know of each other's ranks. At least one isn't a
+  /// dummy.
+  KvReceiver(KvManager& manager, std::span<const KvSource> sources, RoomId room);
   /// The same for one; a template, so that `{a, b}` can only mean two sessions.
   template <std::convertible_to<std::string_view> Session>
   KvReceiver(KvManager& manager, const Session& prefill_session, RoomId room)
@@ -260,8 +274,9 @@ class KvReceiver {
 
   /// Revokes the room's grants at once, ends it with kAborted and tells prefill.
   void abort(std::string_view reason);
-  /// Whether every prefill engine has answered the abort (with nothing in flight any more). Only
-  /// of interest on one-sided hardware: elsewhere the revoked grant is the proof.
+  /// Whether every prefill engine has answered the failure with nothing in flight any more, or is
+  /// known to be another process. Only of interest on one-sided hardware: elsewhere the revoked
+  /// grant is the proof.
   [[nodiscard]] bool abort_acknowledged() const;
   [[nodiscard]] Status failure() const;
   void clear();

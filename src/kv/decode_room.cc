@@ -9,29 +9,17 @@
 #include "kv/layout.h"
 
 namespace kvmend::kv {
-namespace {
-
-std::uint32_t decode_rank(const KvRank& rank) {
-  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
-}
-
-}  // namespace
 
 DecodeRoom::DecodeRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
-                       std::uint32_t attempt, const std::vector<Peer>& writers)
-    : around_(around),
+                       std::uint32_t attempt, const std::vector<Source>& writers)
+    : RoomBase(around, std::move(handle)),
       host_(host),
-      handle_(std::move(handle)),
       attempt_(attempt),
-      declared_(around.layout.components.size()),
-      deadline_(saturating_add(around.now(), around.options.room_deadline)),
-      timer_(around.port.loop()) {
+      declared_(around.layout.components.size()) {
   writers_.reserve(writers.size());
-  for (const Peer& peer : writers) writers_.push_back({.peer = peer});
-}
-
-void DecodeRoom::start() {
-  arm();
+  for (const Source& source : writers)
+    writers_.push_back(
+        {.peer = source.peer, .destinations = source.destinations, .dummy = source.dummy});
 }
 
 void DecodeRoom::init() {
@@ -46,7 +34,7 @@ std::vector<std::string> DecodeRoom::writer_sessions() const {
 
 DecodeRoom::Writer* DecodeRoom::find(const Peer& peer) {
   for (Writer& writer : writers_)
-    if (writer.peer.session_id == peer.session_id && writer.grant.is_set() &&
+    if (writer.peer.session_id == peer.session_id && writer.announced &&
         writer.peer.incarnation == peer.incarnation)
       return &writer;
   return nullptr;
@@ -71,7 +59,7 @@ void DecodeRoom::on_registration(const Registration& registration) {
     if (over_ || writer.peer.session_id != registration.peer.session_id || writer.registered)
       continue;
     if (registration.state == Registration::State::kRefused) return fail(registration.refusal);
-    if (writer.grant.is_set() && writer.peer.incarnation != registration.peer.incarnation) {
+    if (writer.announced && writer.peer.incarnation != registration.peer.incarnation) {
       writer.gone = true;
       return fail(peer_restarted(writer.peer.session_id));
     }
@@ -93,7 +81,8 @@ void DecodeRoom::on_registration_lost(const std::string& session_id) {
 
 void DecodeRoom::announce(Writer& writer) {
   if (over_ || !has_pages_ || !writer.registered) return;
-  if (!writer.grant.is_set()) {
+  writer.announced = true;
+  if (!writer.grant.is_set() && !writer.dummy) {
     auto grant = around_.port.issue_grant(make_grant(writer));
     if (!grant) return fail(std::move(grant).error());
     writer.grant = *grant;
@@ -104,17 +93,18 @@ void DecodeRoom::announce(Writer& writer) {
 
 void DecodeRoom::send_metadata(Writer& writer) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - around_.now());
-  const Status sent = around_.send(
-      writer.peer,
-      wire::KvRoomMetadata{.room = handle_->room(),
-                           .attempt = attempt_,
-                           .grant = writer.grant,
-                           .expires_in = std::clamp<std::chrono::milliseconds>(
-                               left, std::chrono::milliseconds{1}, wire::kMaxKvGrantLifetime),
-                           .pages = pages_,
-                           .required_writers = static_cast<std::uint32_t>(writers_.size()),
-                           .decode_rank = decode_rank(around_.layout.rank),
-                           .prefix_tokens = prefix_tokens_});
+  wire::KvRoomMetadata message{.room = handle_->room(),
+                               .attempt = attempt_,
+                               .grant = writer.grant,
+                               .expires_in = std::clamp<std::chrono::milliseconds>(
+                                   left, std::chrono::milliseconds{1}, wire::kMaxKvGrantLifetime),
+                               .required_writers = static_cast<std::uint32_t>(writers_.size()),
+                               .decode_rank = rank_number(around_.layout.rank),
+                               .prefix_tokens = prefix_tokens_,
+                               .required_destinations = writer.destinations,
+                               .dummy = writer.dummy};
+  if (!writer.dummy) message.pages = pages_;
+  const Status sent = around_.send(writer.peer, std::move(message));
   if (sent.code() == Code::kPeerRestarted) {
     writer.gone = true;
     fail(peer_restarted(writer.peer.session_id));
@@ -151,6 +141,10 @@ void DecodeRoom::on_status(const Peer& from, const wire::KvRoomStatus& message) 
   if (writer == nullptr || over_) return;
   writer->repeat.stop();
   arm();
+  if (writer->dummy && message.status != static_cast<std::uint32_t>(KvStatus::kFailed)) {
+    writer->done = true;  // it knows of the room, which is all that it has to
+    return complete_if_done();
+  }
   switch (static_cast<KvStatus>(message.status)) {
     case KvStatus::kFailed:
       writer->gone = true;
@@ -173,7 +167,8 @@ void DecodeRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
 void DecodeRoom::on_done(const Peer& from, const wire::KvRoomDone& message) {
   const auto self = shared_from_this();
   Writer* writer = find(from);
-  if (writer == nullptr || over_ || writer->grant != message.grant || writer->done) return;
+  if (writer == nullptr || over_ || writer->dummy || writer->grant != message.grant || writer->done)
+    return;
   writer->repeat.stop();
   if (!check_declared(*writer, message)) return;
   writer->done = true;
@@ -218,7 +213,7 @@ void DecodeRoom::complete_if_done() {
                        declared_[pages.component], required, kv_pool_name(component.pool))});
   }
   over_ = true;
-  timer_.cancel();
+  rest();
   close_grants(memory::GrantEnd::kCompleted);  // before anybody may touch the pages (I9)
   std::uint64_t bytes = 0;
   for (const std::uint64_t one : declared_) bytes += one;
@@ -227,7 +222,7 @@ void DecodeRoom::complete_if_done() {
   for (const Writer& writer : writers_)
     static_cast<void>(
         around_.send(writer.peer, status_message(handle_->room(), attempt_, Status::ok())));
-  host_.on_room_over(*this, Status::ok(), 0);
+  host_.on_room_over(*this, Status::ok(), {});
 }
 
 // ------------------------------------------------------------------------------- ends
@@ -243,7 +238,7 @@ void DecodeRoom::on_peer_incarnation(const std::string& session_id, Incarnation 
   for (Writer& writer : writers_) {
     if (writer.peer.session_id != session_id || writer.peer.incarnation == now) continue;
     writer.registered = false;
-    if (!writer.grant.is_set()) continue;  // it will register with the new process
+    if (!writer.announced) continue;  // it will register with the new process
     writer.gone = true;
     fail(peer_restarted(session_id));
   }
@@ -253,52 +248,36 @@ void DecodeRoom::fail(Status why) {
   if (over_) return;
   const auto self = shared_from_this();
   over_ = true;
-  timer_.cancel();
+  rest();
   close_grants(memory::GrantEnd::kRevoked);  // the proof that the pages are free
   handle_->fail(why, around_.now());
-  std::uint32_t told = 0;
-  for (const Writer& writer : writers_) {
-    if (!writer.grant.is_set() || writer.gone) continue;
-    if (around_
-            .send(writer.peer, wire::KvRoomAbort{.room = handle_->room(),
-                                                 .attempt = attempt_,
-                                                 .code = why.code(),
-                                                 .reason = reason_text(why),
-                                                 .rank = decode_rank(around_.layout.rank)})
-            .is_ok())
-      ++told;
-  }
-  host_.on_room_over(*this, why, told);
+  std::vector<Peer> tell;
+  for (const Writer& writer : writers_)
+    if (writer.announced && !writer.gone) tell.push_back(writer.peer);
+  host_.on_room_over(*this, why, tell);
 }
 
-void DecodeRoom::arm() {
-  if (over_) return;
-  Time next = deadline_;
+Time DecodeRoom::next_due() const {
+  Time next = kForever;
   for (const Writer& writer : writers_) next = std::min(next, writer.repeat.next());
-  if (timer_.armed() && timer_.when() == next) return;
-  timer_.arm(next, [this] { on_timer(); });
+  return next;
 }
 
-void DecodeRoom::on_timer() {
-  const auto self = shared_from_this();
-  const Time now = around_.now();
-  if (now >= deadline_)
-    return fail(
-        {Code::kDeadlineExceeded, Origin::kPeer,
-         fmt::format("room {} ran out of time: {}", handle_->room().value, where_it_stands())});
+void DecodeRoom::on_due(Time now) {
   for (Writer& writer : writers_) {
     if (!writer.repeat.due(now)) continue;
     ++around_.counters.messages_repeated;
     send_metadata(writer);
     if (over_) return;
   }
-  arm();
 }
 
 std::string DecodeRoom::where_it_stands() const {
   if (!has_pages_) return "the caller hasn't announced its pages";
   for (const Writer& writer : writers_) {
     if (writer.done) continue;
+    if (writer.dummy && writer.registered)
+      return fmt::format("prefill {} hasn't answered", writer.peer.session_id);
     if (!writer.registered)
       return fmt::format("prefill {} hasn't answered the registration", writer.peer.session_id);
     return fmt::format("prefill {} hasn't sent all its pages", writer.peer.session_id);

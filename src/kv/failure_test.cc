@@ -112,6 +112,9 @@ TEST_F(Failure, R3_DecodeRestarts) {
   net.loop.settle();
   EXPECT_EQ(sender.failure().code(), Code::kPeerRestarted);
   EXPECT_THAT(sender.failure().detail(), HasSubstr("peer restarted"));
+  KvSender late(*prefill->manager, RoomId(5));
+  net.loop.settle();
+  EXPECT_EQ(late.failure().code(), Code::kPeerRestarted);  // at once, not at its deadline
   EXPECT_EQ(prefill->manager->stats().announced, 0U);
 
   const auto old = std::move(decode);
@@ -288,7 +291,7 @@ TEST_F(Failure, B4_AFloodOfUnknownRoomsIsAnnounced) {
     return true;
   };
   PortObserver* observer = prefill->engine.observer;
-  constexpr std::uint64_t kRooms = 4 * config::kMaxAnnouncedRooms;
+  constexpr std::uint64_t kRooms = 4 * config::kMaxAnnouncedRoomsPerPeer;
   for (std::uint64_t room = 0; room < kRooms; ++room) {
     const std::string body = wire::encode_kv(wire::KvRoomMetadata{.room = RoomId(room),
                                                                   .attempt = 4'000'000'000U,
@@ -301,15 +304,15 @@ TEST_F(Failure, B4_AFloodOfUnknownRoomsIsAnnounced) {
   }
   net.loop.settle();
   const KvManagerStats stats = prefill->manager->stats();
-  EXPECT_EQ(stats.announced, config::kMaxAnnouncedRooms);
-  EXPECT_EQ(stats.announced_refused, kRooms + 1 - config::kMaxAnnouncedRooms);
+  EXPECT_EQ(stats.announced, config::kMaxAnnouncedRoomsPerPeer);
+  EXPECT_EQ(stats.announced_refused, kRooms + 1 - config::kMaxAnnouncedRoomsPerPeer);
   EXPECT_EQ(refused, stats.announced_refused);
   EXPECT_LT(stats.announced_bytes, config::kMaxAnnouncedBytes);
   net.lost = nullptr;
   net.loop.advance(61s);
   EXPECT_EQ(prefill->manager->stats().announced, 0U);
   EXPECT_EQ(prefill->manager->stats().announced_bytes, 0U);
-  EXPECT_EQ(prefill->manager->stats().announced_expired, config::kMaxAnnouncedRooms);
+  EXPECT_EQ(prefill->manager->stats().announced_expired, config::kMaxAnnouncedRoomsPerPeer);
   EXPECT_EQ(receiver.poll(), KvStatus::kFailed);
 }
 

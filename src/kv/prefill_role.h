@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/abort_notices.h"
 #include "kv/announced_rooms.h"
 #include "kv/finished_rooms.h"
 #include "kv/peer_layouts.h"
@@ -35,12 +36,15 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   void finish_close() override;
 
  private:
+  void on_room_failing(PrefillRoom& room, const wire::KvRoomAbort& message,
+                       const Peer& decode) override;
   void on_room_over(PrefillRoom& room, const Status& result) override;
 
   void handle(const Peer& from, const wire::KvRegister& message);
   void handle(const Peer& from, wire::KvRoomMetadata message);
   void handle(const Peer& from, const wire::KvRoomStatus& message);
   void handle(const Peer& from, const wire::KvRoomAbort& message);
+  void handle(const Peer& from, const wire::KvRoomAbortAck& message);
   template <class Other>
   void handle(const Peer& from, const Other& message);
 
@@ -57,6 +61,7 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   PeerLayouts peers_;
   AnnouncedRooms announced_;
   FinishedRooms finished_;
+  AbortNotices notices_;
   std::unordered_map<RoomId, std::shared_ptr<PrefillRoom>> rooms_;
   env::ScopedTimer expiry_timer_;
 };

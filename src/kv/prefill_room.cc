@@ -21,25 +21,11 @@ const wire::KvPages* find_pages(const std::vector<wire::KvPages>& pages, std::ui
   return at == pages.end() ? nullptr : &*at;
 }
 
-/// As the reference numbers prefill ranks.
-std::uint32_t writer_rank(const KvRank& rank) {
-  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
-}
-
 }  // namespace
 
 PrefillRoom::PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
                          std::string only_decode)
-    : around_(around),
-      host_(host),
-      handle_(std::move(handle)),
-      only_decode_(std::move(only_decode)),
-      deadline_(saturating_add(around.now(), around.options.room_deadline)),
-      timer_(around.port.loop()) {}
-
-void PrefillRoom::start() {
-  arm();
-}
+    : RoomBase(around, std::move(handle)), host_(host), only_decode_(std::move(only_decode)) {}
 
 PrefillRoom::Destination* PrefillRoom::find(const Peer& peer, std::uint32_t attempt) {
   for (Destination& to : destinations_)
@@ -73,17 +59,23 @@ Status PrefillRoom::announce(Announcement announcement) {
   if (!only_decode_.empty() && peer.session_id != only_decode_)
     return {Code::kAlreadyExists, Origin::kPeer,
             fmt::format("room {} is for {}, not for {}", room, only_decode_, peer.session_id)};
-  if (destinations_.size() == required_)
+  const std::size_t required = announcement.metadata.required_destinations;
+  if (!destinations_.empty() && all_here())
     return {Code::kAlreadyExists, Origin::kPeer,
             fmt::format("room {} is taken by {}", room, destinations_[0].to.peer.session_id)};
+  if (!destinations_.empty() && required != required_)
+    return {Code::kInvalidArgument, Origin::kPeer,
+            fmt::format("room {} is for {} decode engines by the word of {}, for {} by that of {}",
+                        room, required_, destinations_[0].to.peer.session_id, required,
+                        peer.session_id)};
   const auto self = shared_from_this();
+  required_ = required;
   deadline_ = std::min(deadline_, announcement.deadline);
   Destination& to = destinations_.emplace_back();
   to.declared.resize(announcement.plan->components().size());
   to.to = std::move(announcement);
-  if (destinations_.size() == required_)
-    handle_->advance(KvStatus::kWaitingForInput, around_.now());
-  pump(to);
+  if (all_here()) handle_->advance(KvStatus::kWaitingForInput, around_.now());
+  pump_all();
   to.answered = true;  // by the caller, from the status as it is now
   arm();
   return {};
@@ -94,7 +86,7 @@ void PrefillRoom::init(std::uint32_t num_pages, std::optional<std::uint32_t> aux
   const auto self = shared_from_this();
   num_pages_ = num_pages;
   aux_index_ = aux_index;
-  for (Destination& to : destinations_) pump(to);
+  pump_all();
 }
 
 void PrefillRoom::send(SourceChunk chunk) {
@@ -108,11 +100,21 @@ void PrefillRoom::send(SourceChunk chunk) {
   all_queued_ = chunk.last;
   handle_->count_chunk();
   chunks_.push_back(std::move(chunk));
+  pump_all();
+}
+
+void PrefillRoom::pump_all() {
+  if (!all_here()) return;
   for (Destination& to : destinations_) pump(to);
+  finish_if_complete();  // dummies alone
 }
 
 void PrefillRoom::pump(Destination& to) {
   if (ending_ || !num_pages_ || to.doubt) return;
+  if (to.to.metadata.dummy) {
+    to.complete = all_queued_;
+    return;
+  }
   const wire::KvPages* pages = find_pages(to.to.metadata.pages, kv_component(around_.layout));
   const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
   if (announced != *num_pages_)
@@ -176,8 +178,9 @@ bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
   const auto index = static_cast<std::size_t>(&to - destinations_.data());
   // The id is known only after the call; on_done never runs inside it.
   const auto id = std::make_shared<WriteId>();
-  write.on_done = [weak = weak_from_this(), index, id, pages, bytes = std::move(bytes)](
-                      const Status& result, std::uint32_t retries) {
+  write.on_done = [weak = std::weak_ptr(std::static_pointer_cast<PrefillRoom>(shared_from_this())),
+                   index, id, pages,
+                   bytes = std::move(bytes)](const Status& result, std::uint32_t retries) {
     const auto self = weak.lock();
     if (self) self->on_write_done(index, *id, result, retries, bytes, pages);
   };
@@ -250,7 +253,7 @@ void PrefillRoom::send_done(Destination& to) {
       around_.send(to.to.peer, wire::KvRoomDone{.room = handle_->room(),
                                                 .attempt = to.to.metadata.attempt,
                                                 .grant = to.to.metadata.grant,
-                                                .writer_rank = writer_rank(around_.layout.rank),
+                                                .writer_rank = rank_number(around_.layout.rank),
                                                 .declared_bytes = to.declared,
                                                 .declared_pages = to.declared_pages});
   if (sent.code() == Code::kPeerRestarted) {
@@ -271,9 +274,12 @@ void PrefillRoom::on_status(const Peer& from, const wire::KvRoomStatus& message)
   if (status != KvStatus::kSuccess || !to->done_sent) return;
   to->complete = true;
   to->repeat.stop();
-  if (destinations_.size() == required_ &&
-      std::ranges::all_of(destinations_, &Destination::complete))
-    finish();
+  finish_if_complete();
+}
+
+void PrefillRoom::finish_if_complete() {
+  if (ending_ || over_ || !all_here()) return;
+  if (std::ranges::all_of(destinations_, &Destination::complete)) finish();
 }
 
 void PrefillRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
@@ -288,7 +294,8 @@ void PrefillRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
 void PrefillRoom::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   const auto self = shared_from_this();
   for (Destination& to : destinations_) {
-    if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now) continue;
+    if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now || to.complete)
+      continue;
     to.gone = true;
     fail(peer_restarted(session_id));
   }
@@ -304,15 +311,17 @@ void PrefillRoom::fail(Status why) {
   if (ending_) return;
   const auto self = shared_from_this();
   ending_ = std::move(why);
-  timer_.cancel();
+  rest();
   for (Destination& to : destinations_) {
-    if (!to.gone)
-      static_cast<void>(
-          around_.send(to.to.peer, wire::KvRoomAbort{.room = handle_->room(),
-                                                     .attempt = to.to.metadata.attempt,
-                                                     .code = ending_->code(),
-                                                     .reason = reason_text(*ending_),
-                                                     .rank = writer_rank(around_.layout.rank)}));
+    const bool has_its_pages = to.complete && !to.to.metadata.dummy;  // and the last word
+    if (!to.gone && !has_its_pages)
+      host_.on_room_failing(*this,
+                            {.room = handle_->room(),
+                             .attempt = to.to.metadata.attempt,
+                             .code = ending_->code(),
+                             .reason = reason_text(*ending_),
+                             .rank = rank_number(around_.layout.rank)},
+                            to.to.peer);
     const std::set<WriteId> writes = to.writes;  // `cancel` may end them at once
     for (const WriteId write : writes) around_.port.cancel(write, *ending_);
   }
@@ -329,13 +338,13 @@ void PrefillRoom::give_up_writes() {
 void PrefillRoom::finish() {
   if (over_) return;
   over_ = true;
-  timer_.cancel();
+  rest();
   for (const Destination& to : destinations_)
     if (to.wants_ack)
       static_cast<void>(
           around_.send(to.to.peer, wire::KvRoomAbortAck{.room = handle_->room(),
                                                         .attempt = to.to.metadata.attempt,
-                                                        .rank = writer_rank(around_.layout.rank)}));
+                                                        .rank = rank_number(around_.layout.rank)}));
   const Status result = ending_.value_or(Status::ok());
   host_.on_room_over(*this, result);
   if (result.is_ok()) {
@@ -345,21 +354,13 @@ void PrefillRoom::finish() {
   }
 }
 
-void PrefillRoom::arm() {
-  if (ending_ || over_) return;
-  Time next = std::min(deadline_, doubt_until_);
+Time PrefillRoom::next_due() const {
+  Time next = doubt_until_;
   for (const Destination& to : destinations_) next = std::min(next, to.repeat.next());
-  if (timer_.armed() && timer_.when() == next) return;
-  timer_.arm(next, [this] { on_timer(); });
+  return next;
 }
 
-void PrefillRoom::on_timer() {
-  const auto self = shared_from_this();
-  const Time now = around_.now();
-  if (now >= deadline_)
-    return fail(
-        {Code::kDeadlineExceeded, Origin::kPeer,
-         fmt::format("room {} ran out of time: {}", handle_->room().value, where_it_stands())});
+void PrefillRoom::on_due(Time now) {
   for (Destination& to : destinations_) {
     if (to.doubt && now >= doubt_until_) return fail(*to.doubt);
     if (!to.repeat.due(now)) continue;
@@ -367,11 +368,13 @@ void PrefillRoom::on_timer() {
     send_done(to);
     if (ending_) return;
   }
-  arm();
 }
 
 std::string PrefillRoom::where_it_stands() const {
-  if (destinations_.size() < required_) return "decode hasn't announced its pages";
+  if (destinations_.empty()) return "decode hasn't announced its pages";
+  if (!all_here())
+    return fmt::format("{} of {} decode engines have announced their pages", destinations_.size(),
+                       required_);
   if (in_flight_ > 0) return fmt::format("{} writes were under way", in_flight_);
   if (!all_queued_) return fmt::format("the caller sent {} chunks and no last one", chunks_.size());
   return "decode hasn't confirmed the pages";

@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "env/event_loop.h"
 #include "kv/announced_rooms.h"
 #include "kv/finished_rooms.h"
 #include "kv/repeat.h"
-#include "kv/role.h"
+#include "kv/room_base.h"
 
 namespace kvmend::kv {
 
@@ -26,11 +25,14 @@ struct SourceChunk {
 
 /// Everything in a room runs to completion, except writes: a failing room cancels those, and is
 /// over (its status published) once the last of them has let go of the source pages.
-class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
+class PrefillRoom final : public RoomBase {
  public:
   class Host {
    public:
     virtual ~Host() = default;
+    /// The room's failure is decided and `decode`, one of its destinations, must be told.
+    virtual void on_room_failing(PrefillRoom& room, const wire::KvRoomAbort& message,
+                                 const Peer& decode) = 0;
     /// The room is over; its status follows as soon as this returns.
     virtual void on_room_over(PrefillRoom& room, const Status& result) = 0;
   };
@@ -38,10 +40,8 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
               std::string only_decode);
 
-  /// Arms the deadline. Call once the room stands in its table.
-  void start();
-  /// A decode engine wants the room. Errors, for that engine alone: kAlreadyExists (B1), the room's
-  /// own failure.
+  /// A decode engine wants the room; the first one says how many must come. Errors, for that engine
+  /// alone: kAlreadyExists (B1), kInvalidArgument (it says another number), the room's own failure.
   Status announce(Announcement announcement);
   void init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index);
   void send(SourceChunk chunk);
@@ -51,11 +51,10 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
   /// Decode has started another attempt of the room: its word on this one got lost.
   void supersede(const Peer& from);
-  void fail(Status why);
+  void fail(Status why) override;
   /// Ends a failed room whose writes can't touch memory any more but haven't reported back.
   void give_up_writes();
 
-  [[nodiscard]] const std::shared_ptr<RoomHandle>& handle() const { return handle_; }
   [[nodiscard]] bool serves(const Peer& peer, std::uint32_t attempt) const;
   [[nodiscard]] bool serves_other_attempt(const Peer& peer, std::uint32_t attempt) const;
   /// One key per decode attempt that the room has served.
@@ -71,7 +70,7 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
     bool answered = false;  ///< knows where the room stands; told again when the first write starts
     bool writing = false;
     bool done_sent = false;
-    bool complete = false;  ///< decode said Success
+    bool complete = false;  ///< decode said Success; a dummy: the last chunk is queued
     bool gone = false;      ///< don't tell it: it said so itself, or is another process now
     bool wants_ack = false;
     std::optional<Status> doubt;  ///< a write was refused; decode's reason should be near
@@ -79,6 +78,8 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   };
 
   Destination* find(const Peer& peer, std::uint32_t attempt);
+  [[nodiscard]] bool all_here() const { return destinations_.size() == required_; }
+  void pump_all();
   void pump(Destination& to);
   /// False when the chunk doesn't fit what decode announced (the room has failed then).
   bool write(Destination& to, const SourceChunk& chunk);
@@ -89,17 +90,17 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
                      std::uint32_t pages);
   void send_done_if_complete(Destination& to);
   void send_done(Destination& to);
-  void arm();
-  void on_timer();
-  [[nodiscard]] std::string where_it_stands() const;
+  [[nodiscard]] Time next_due() const override;
+  void on_due(Time now) override;
+  [[nodiscard]] bool ended() const override { return ending_ || over_; }
+  [[nodiscard]] std::string where_it_stands() const override;
+  void finish_if_complete();
   void finish();
 
-  const Surroundings& around_;
   Host& host_;
-  const std::shared_ptr<RoomHandle> handle_;
   const std::string only_decode_;
-  std::vector<Destination> destinations_;  // one; unequal parallelism will bring more
-  std::size_t required_ = 1;
+  std::vector<Destination> destinations_;
+  std::size_t required_ = 1;  // decode engines; the first announcement says how many
   std::optional<std::uint32_t> num_pages_;
   std::optional<std::uint32_t> aux_index_;
   std::vector<SourceChunk> chunks_;
@@ -107,9 +108,7 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   std::size_t in_flight_ = 0;
   std::optional<Status> ending_;  // first cause
   bool over_ = false;
-  Time deadline_;
   Time doubt_until_ = kForever;
-  env::ScopedTimer timer_;
 };
 
 }  // namespace kvmend::kv

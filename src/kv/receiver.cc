@@ -10,12 +10,26 @@ namespace kvmend {
 
 using kv::Core;
 
+namespace {
+
+std::vector<KvSource> sources_of(std::vector<std::string> sessions) {
+  std::vector<KvSource> out;
+  out.reserve(sessions.size());
+  for (std::string& session : sessions) out.push_back({.session = std::move(session)});
+  return out;
+}
+
+}  // namespace
+
 KvReceiver::KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room)
+    : KvReceiver(manager, std::span<const KvSource>(sources_of(std::move(prefill_sessions))),
+                 room) {}
+
+KvReceiver::KvReceiver(KvManager& manager, std::span<const KvSource> sources, RoomId room)
     : link_(manager.link_), handle_(kv::make_handle(*link_, room)) {
   if (!kv::check_handle(*link_, *handle_, KvRole::kDecode)) return;
-  link_->post(handle_, [handle = handle_, sessions = std::move(prefill_sessions)](Core& core) {
-    core.decode()->attach(handle, sessions);
-  });
+  link_->post(handle_, [handle = handle_, given = std::vector(sources.begin(), sources.end())](
+                           Core& core) { core.decode()->attach(handle, given); });
 }
 
 KvReceiver::~KvReceiver() {

@@ -35,6 +35,11 @@ struct Surroundings {
   }
 };
 
+/// As the reference numbers ranks.
+[[nodiscard]] constexpr std::uint32_t rank_number(const KvRank& rank) {
+  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
+}
+
 /// "peer restarted", in the words that users look for.
 [[nodiscard]] Status peer_restarted(const std::string& session_id);
 /// A failure that the peer reported.

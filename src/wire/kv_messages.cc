@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -119,7 +120,12 @@ Result<KvMessage> read(const pb::KvRegisterReply& from) {
 
 Result<KvMessage> read(const pb::KvRoomMetadata& from) {
   KVM_ASSIGN_OR_RETURN(const RoomId room, read_room(from.room()));
-  if (from.grant() <= 1) return malformed(fmt::format("room metadata with grant {}", from.grant()));
+  if (from.dummy() ? from.grant() != 0 || from.pages_size() != 0 : from.grant() <= 1)
+    return malformed(fmt::format("room metadata{} with grant {} and {} lists of pages",
+                                 from.dummy() ? " of a dummy" : "", from.grant(),
+                                 from.pages_size()));
+  if (from.required_destinations() > kMaxKvDestinations)
+    return malformed(fmt::format("{} destinations", from.required_destinations()));
   if (from.expires_in_ms() > static_cast<std::uint64_t>(kMaxKvGrantLifetime.count()))
     return malformed(fmt::format("grant that expires in {} ms", from.expires_in_ms()));
   KvRoomMetadata to{.room = room,
@@ -128,7 +134,9 @@ Result<KvMessage> read(const pb::KvRoomMetadata& from) {
                     .expires_in = std::chrono::milliseconds{from.expires_in_ms()},
                     .required_writers = from.required_writers(),
                     .decode_rank = from.decode_rank(),
-                    .prefix_tokens = from.prefix_tokens()};
+                    .prefix_tokens = from.prefix_tokens(),
+                    .required_destinations = std::max(from.required_destinations(), 1U),
+                    .dummy = from.dummy()};
   to.pages.reserve(static_cast<std::size_t>(from.pages_size()));
   std::uint32_t seen = 0;
   for (const pb::KvPages& pages : from.pages()) {
@@ -250,6 +258,8 @@ struct KvWriter {
     to.set_required_writers(from.required_writers);
     to.set_decode_rank(from.decode_rank);
     to.set_prefix_tokens(from.prefix_tokens);
+    to.set_required_destinations(from.required_destinations);
+    to.set_dummy(from.dummy);
   }
   void operator()(const KvRoomDone& from) const {
     KVM_CHECK(from.declared_bytes.size() <= kMaxKvComponents);

@@ -25,6 +25,7 @@ inline constexpr std::size_t kMaxKvPages =
 inline constexpr std::size_t kMaxKvDtypeBytes = 32;
 inline constexpr std::size_t kMaxKvElementOrderBytes = 16;
 inline constexpr std::size_t kMaxKvReasonBytes = 512;
+inline constexpr std::uint32_t kMaxKvDestinations = 256;  // decode engines of one room and writer
 inline constexpr std::chrono::milliseconds kMaxKvGrantLifetime = std::chrono::hours{24 * 7};
 inline constexpr std::uint32_t kMaxRoomStatus = 4;
 inline constexpr std::uint64_t kMaxRoomId = (std::uint64_t{1} << 63) - 1;
@@ -81,12 +82,14 @@ struct KvPages {
 struct KvRoomMetadata {
   RoomId room;
   std::uint32_t attempt = 0;
-  GrantId grant;                            ///< never 0 nor the standing grant
+  GrantId grant;  ///< of its own: never the standing one; a dummy has none
   std::chrono::milliseconds expires_in{0};  ///< remaining, by the grantor's clock
   std::vector<KvPages> pages;               ///< each component at most once
   std::uint32_t required_writers = 0;
   std::uint32_t decode_rank = 0;
   std::uint64_t prefix_tokens = 0;
+  std::uint32_t required_destinations = 1;  ///< decode engines that this writer serves in the room
+  bool dummy = false;                       ///< takes nothing from this writer: no grant, no pages
   friend bool operator==(const KvRoomMetadata&, const KvRoomMetadata&) = default;
 };
 

@@ -49,7 +49,9 @@ TEST(KvMessages, EveryKindComesBackAsItWas) {
                      .pages = {{.component = 0, .pages = {5, 3, 0xFFFF'FFFF}}, {.component = 31}},
                      .required_writers = 4,
                      .decode_rank = 1,
-                     .prefix_tokens = 1ULL << 33},
+                     .prefix_tokens = 1ULL << 33,
+                     .required_destinations = 4},
+      KvRoomMetadata{.room = room, .attempt = 3, .required_destinations = 2, .dummy = true},
       KvRoomDone{.room = room,
                  .attempt = 1,
                  .grant = GrantId{8},
@@ -99,6 +101,10 @@ TEST(KvMessages, RefusesWhatMakesNoSense) {
   EXPECT_FALSE(metadata_refused([](auto&) {}));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.set_grant(0); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.set_grant(1); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_dummy(true); }));
+  EXPECT_FALSE(metadata_refused([](auto& m) { m.set_dummy(true), m.set_grant(0); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_dummy(true), m.set_grant(0), m.add_pages(); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_required_destinations(257); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.set_expires_in_ms(~0ULL); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages()->set_pages("abc"); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages()->set_component(32); }));
