@@ -115,6 +115,25 @@ struct KvOptions {
   bool checksum = false;
 };
 
+namespace kv {
+class GateState;
+}  // namespace kv
+
+/// Holds a chunk back until its source pages are filled: a chunk that was sent with it isn't read
+/// before it is opened. Any thread; may be opened from a device's stream callback
+/// (cudaLaunchHostFunc), which is why it takes no lock for long and never calls user code.
+class KvGate {
+ public:
+  KvGate();
+  /// Idempotent. Chunks that waited are queued at once.
+  void open();
+  [[nodiscard]] bool is_open() const;
+
+ private:
+  friend class KvSender;
+  std::shared_ptr<kv::GateState> state_;
+};
+
 /// Page indices of the state pools, one list per state component in layout order. Missing lists
 /// and empty ones mean: nothing of that pool.
 using KvStateIndices = std::vector<std::vector<std::uint32_t>>;
@@ -217,7 +236,9 @@ class KvSender {
   /// before the metadata is here. Errors (the room goes on): kInvalidArgument (before `init`, more
   /// pages than announced, states too early), kOutOfRange (names page and pool size). The room's
   /// failure, if it has ended.
-  Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {});
+  /// `ready` set: the chunk (aux and states too) waits for it; later chunks go past it.
+  Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {},
+              const KvGate* ready = nullptr);
 
   [[nodiscard]] KvStatus poll() const;  ///< never blocks
   /// Blocks until the room has ended or `timeout` has passed.

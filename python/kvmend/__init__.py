@@ -37,6 +37,7 @@ from .errors import (
 )
 from .kv import (
     KVComponent,
+    KVGate,
     KVLayout,
     KVManager,
     KVPoll,
@@ -65,6 +66,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "KVComponent",
+    "KVGate",
     "KVLayout",
     "KVManager",
     "KVPoll",

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _kvmend
+from ._kvmend import Gate as KVGate
 from ._kvmend import ManagerStats, RoomMetrics
 from .engine import TransferEngine
 from .errors import InvalidArgumentError, KvmendError
@@ -18,6 +19,7 @@ from .memory import Memory, address_of
 
 __all__ = [
     "KVComponent",
+    "KVGate",
     "KVLayout",
     "KVManager",
     "KVPoll",
@@ -251,15 +253,22 @@ class KVSender(_Room):
         """
         self._end.init(num_pages, aux_index)
 
-    def send(self, pages: Pages, states: Sequence[Sequence[int]] = ()) -> None:
+    def send(
+        self,
+        pages: Pages,
+        states: Sequence[Sequence[int]] = (),
+        ready: KVGate | None = None,
+    ) -> None:
         """Queues a chunk: `pages` go to the next pages of the room, in order. Never blocks for it.
 
         The chunk that completes `num_pages` is the last; aux and `states` (page numbers of each
         state pool) go with it. May be called before decode has announced the room. Raises
         InvalidArgumentError, OutOfRangeError (names page and pool size) while the room goes on,
         and the room's failure once it has one.
+
+        With `ready` the pages aren't read before that gate is open; later chunks go past this one.
         """
-        self._end.send(_pages(pages), [list(indices) for indices in states])
+        self._end.send(_pages(pages), [list(indices) for indices in states], ready)
 
 
 class KVReceiver(_Room):

@@ -162,6 +162,13 @@ void bind_manager(nb::module_& module) {
 }
 
 void bind_sender(nb::module_& module) {
+  nb::class_<KvGate>(module, "Gate",
+                     "Holds chunks back until their source pages are filled: pass it to "
+                     "KVSender.send as `ready`. One gate may hold several chunks.")
+      .def(nb::init<>())
+      .def("open", &KvGate::open, nb::call_guard<nb::gil_scoped_release>(),
+           "Lets the chunks go. From any thread; calling it again changes nothing.")
+      .def_prop_ro("is_open", &KvGate::is_open);
   nb::class_<Sender> cls(module, "Sender", "kvmend.KVSender's inside; no public API.");
   cls.def(
       "__init__",
@@ -181,11 +188,12 @@ void bind_sender(nb::module_& module) {
       "num_pages"_a, "aux_index"_a.none());
   cls.def(
       "send",
-      [](const Sender& h, const PageArray& pages, const KvStateIndices& states) {
+      [](const Sender& h, const PageArray& pages, const KvStateIndices& states,
+         const KvGate* ready) {
         KvSender& sender = h.get();
-        check(unlocked([&] { return sender.send(span_of(pages), states); }));
+        check(unlocked([&] { return sender.send(span_of(pages), states, ready); }));
       },
-      "pages"_a, "states"_a);
+      "pages"_a, "states"_a, "ready"_a.none());
   bind_room<KvSender>(cls);
 }
 

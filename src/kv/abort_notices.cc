@@ -19,9 +19,9 @@ void AbortNotices::send(const RoomKey& key, const wire::KvRoomAbort& message,
   if (waiting_.size() >= config::kMaxAbortNotices) return;  // told once, not repeated
   notice.repeat.start(around_.now());
   notice.until = around_.now() + config::kKvAbortRepeatFor;
+  const Time next = notice.repeat.next();
   waiting_.insert_or_assign(key, std::move(notice));
-  // All wait equally long at first, so a timer that runs already is early enough.
-  if (!timer_.armed()) arm();
+  if (!timer_.armed() || timer_.when() > next) timer_.arm(next, [this] { on_timer(); });
 }
 
 bool AbortNotices::on_ack(const RoomKey& key, const Peer& from) {

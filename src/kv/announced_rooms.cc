@@ -164,7 +164,7 @@ void AnnouncedRooms::on_incarnation(const std::string& session_id, Incarnation n
     for (Entry& entry : list)
       if (entry.announcement.peer.session_id == session_id &&
           entry.announcement.peer.incarnation != now)
-        abort(entry.announcement, peer_restarted(session_id));
+        abort(entry.announcement, peer_gone(session_id, now));
 }
 
 std::vector<Announcement> AnnouncedRooms::take_all() {

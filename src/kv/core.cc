@@ -98,6 +98,10 @@ void Core::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   role_->on_peer_incarnation(session_id, now);
 }
 
+void Core::on_peer_died(const std::string& session_id, Incarnation incarnation) {
+  role_->on_peer_died(session_id, incarnation);
+}
+
 void Core::on_grant_expired(RoomId room, std::uint32_t attempt) {
   role_->on_grant_expired(room, attempt);
 }

@@ -82,11 +82,14 @@ void DecodeRole::attach(const std::shared_ptr<RoomHandle>& handle,
   const auto room = std::make_shared<DecodeRoom>(around_, static_cast<DecodeRoom::Host&>(*this),
                                                  handle, next_attempt_++, *sources);
   rooms_.emplace(handle->room(), room);
-  around_.counters.rooms = rooms_.size();
+  around_.count_live(KvRole::kDecode, rooms_.size());
   room->start();
   std::vector<Registration> known;
   Status failed;
   for (const Source& source : *sources) {
+    if (const auto blacklisted = around_.port.blacklisted(source.peer.address);
+        blacklisted && blacklisted->refuses)
+      failed = blacklisted->reason;
     auto registration = registrations_.want(source.peer);
     if (!registration) {
       failed = std::move(registration).error();  // the others are released when the room ends
@@ -117,11 +120,7 @@ void DecodeRole::on_room_over(DecodeRoom& room, const Status& result,
                               const std::vector<Peer>& tell) {
   const std::shared_ptr<RoomHandle>& handle = room.handle();
   const RoomKey over = key(handle->room(), room.attempt());
-  if (result.is_ok()) {
-    ++around_.counters.rooms_succeeded;
-    around_.counters.bytes += handle->metrics(std::nullopt).bytes;
-  } else {
-    ++around_.counters.rooms_failed;
+  if (!result.is_ok()) {
     notices_.send(over,
                   {.room = over.room,
                    .attempt = over.attempt,
@@ -133,7 +132,7 @@ void DecodeRole::on_room_over(DecodeRoom& room, const Status& result,
   finished_.add(over, {result});
   for (const std::string& session_id : room.writer_sessions()) registrations_.release(session_id);
   rooms_.erase(handle->room());  // the caller holds a reference
-  around_.counters.rooms = rooms_.size();
+  around_.count_over(KvRole::kDecode, *handle, result, rooms_.size());
 }
 
 // ------------------------------------------------------------------------------- from prefill
@@ -213,6 +212,11 @@ void DecodeRole::on_peer_incarnation(const std::string& session_id, Incarnation 
   registrations_.on_incarnation(session_id, now);
   notices_.on_incarnation(session_id, now);
   for (const auto& room : all_rooms()) room->on_peer_incarnation(session_id, now);
+}
+
+void DecodeRole::on_peer_died(const std::string& session_id, Incarnation dead) {
+  const Registration* known = registrations_.find(session_id);
+  if (known != nullptr && known->peer.incarnation == dead) on_peer_incarnation(session_id, {});
 }
 
 void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {

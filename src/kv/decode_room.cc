@@ -240,7 +240,7 @@ void DecodeRoom::on_peer_incarnation(const std::string& session_id, Incarnation 
     writer.registered = false;
     if (!writer.announced) continue;  // it will register with the new process
     writer.gone = true;
-    fail(peer_restarted(session_id));
+    fail(peer_gone(session_id, now));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/config.h"
+#include "kv/layout.h"
 
 namespace kvmend::kv {
 namespace {
@@ -43,6 +44,7 @@ PrefillRole::PrefillRole(const Surroundings& around)
       peers_(around.layout, around.counters),
       announced_(around.counters),
       notices_(around),
+      park_limits_(around.layout.components[kv_component(around.layout)].items),
       expiry_timer_(around.port.loop()) {}
 
 // ------------------------------------------------------------------------------- from senders
@@ -72,7 +74,7 @@ void PrefillRole::attach(const std::shared_ptr<RoomHandle>& handle, std::string 
   const auto room = std::make_shared<PrefillRoom>(around_, static_cast<PrefillRoom::Host&>(*this),
                                                   handle, std::move(only_decode));
   rooms_.emplace(id, room);
-  around_.counters.rooms = rooms_.size();
+  around_.count_live(KvRole::kPrefill, rooms_.size());
   room->start();
   std::optional<Status> aborted;
   for (Announcement& waiting : announced_.take(id)) {
@@ -95,6 +97,10 @@ void PrefillRole::send(const RoomHandle& handle, SourceChunk chunk) {
   if (const auto room = find(handle)) room->send(std::move(chunk));
 }
 
+void PrefillRole::on_gate_open(const RoomHandle& handle) {
+  if (const auto room = find(handle)) room->on_gate_open();
+}
+
 void PrefillRole::abort(const RoomHandle& handle, Status why) {
   if (const auto room = find(handle)) room->fail(std::move(why));
 }
@@ -106,14 +112,9 @@ void PrefillRole::on_room_failing(PrefillRoom& /*room*/, const wire::KvRoomAbort
 
 void PrefillRole::on_room_over(PrefillRoom& room, const Status& result) {
   for (const RoomKey& key : room.keys()) finished_.add(key, {.result = result});
-  if (result.is_ok()) {
-    ++around_.counters.rooms_succeeded;
-    around_.counters.bytes += room.handle()->metrics(std::nullopt).bytes;
-  } else {
-    ++around_.counters.rooms_failed;
-  }
-  rooms_.erase(room.handle()->room());  // the caller holds a reference
-  around_.counters.rooms = rooms_.size();
+  const std::shared_ptr<RoomHandle> handle = room.handle();
+  rooms_.erase(handle->room());  // the caller holds a reference
+  around_.count_over(KvRole::kPrefill, *handle, result, rooms_.size());
 }
 
 // ------------------------------------------------------------------------------- from decode
@@ -252,6 +253,11 @@ void PrefillRole::on_peer_incarnation(const std::string& session_id, Incarnation
   std::vector<std::shared_ptr<PrefillRoom>> rooms;
   for (const auto& [id, room] : rooms_) rooms.push_back(room);
   for (const auto& room : rooms) room->on_peer_incarnation(session_id, now);
+}
+
+void PrefillRole::on_peer_died(const std::string& session_id, Incarnation dead) {
+  // A successor may have registered already: then all of the dead one has been seen to.
+  if (peers_.incarnation_at(session_id) == dead) on_peer_incarnation(session_id, {});
 }
 
 void PrefillRole::arm_expiry() {

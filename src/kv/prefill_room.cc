@@ -75,6 +75,11 @@ Status PrefillRoom::announce(Announcement announcement) {
   to.declared.resize(announcement.plan->components().size());
   to.to = std::move(announcement);
   if (all_here()) handle_->advance(KvStatus::kWaitingForInput, around_.now());
+  if (const auto blacklisted = around_.port.blacklisted(to.to.peer.address);
+      blacklisted && blacklisted->refuses) {
+    fail(blacklisted->reason);  // taken from the queue too late
+    return {};
+  }
   pump_all();
   to.answered = true;  // by the caller, from the status as it is now
   arm();
@@ -103,6 +108,12 @@ void PrefillRoom::send(SourceChunk chunk) {
   pump_all();
 }
 
+void PrefillRoom::on_gate_open() {
+  if (ending_) return;
+  const auto self = shared_from_this();
+  pump_all();
+}
+
 void PrefillRoom::pump_all() {
   if (!all_here()) return;
   for (Destination& to : destinations_) pump(to);
@@ -121,8 +132,15 @@ void PrefillRoom::pump(Destination& to) {
     return fail(mismatch(fmt::format("room {}: decode {} announced {} pages, prefill sends {}",
                                      handle_->room().value, to.to.peer.session_id, announced,
                                      *num_pages_)));
-  while (!ending_ && to.next_chunk < chunks_.size())
-    if (!write(to, chunks_[to.next_chunk++])) return;
+  to.written.resize(chunks_.size());
+  for (std::size_t i = to.first_unwritten; i < chunks_.size(); ++i) {
+    if (to.written[i] || !chunks_[i].ready()) continue;
+    to.written[i] = true;
+    ++to.chunks_written;
+    if (!write(to, chunks_[i]) || ending_) return;
+  }
+  while (to.first_unwritten < chunks_.size() && to.written[to.first_unwritten])
+    ++to.first_unwritten;
   send_done_if_complete(to);
 }
 
@@ -165,6 +183,20 @@ bool PrefillRoom::plan_chunk(Destination& to, const SourceChunk& chunk, Write& w
   return true;
 }
 
+Status PrefillRoom::may_wait(const Destination& to, std::size_t pages) const {
+  const auto blacklisted = around_.port.blacklisted(to.to.peer.address);
+  if (!blacklisted) return {};
+  if (blacklisted->refuses) return blacklisted->reason;
+  const Status refused = host_.park_limits().may_park(
+      to.to.peer.session_id, pages, [this](const std::string& session) {
+        const auto address = parse_address(session);
+        return address && around_.port.blacklisted(*address).has_value();
+      });
+  if (refused.is_ok()) return {};
+  return {refused.code(), blacklisted->reason.origin(),
+          fmt::format("{}; {}", refused.detail(), blacklisted->reason.detail())};
+}
+
 bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
   Write write{.peer = to.to.peer.address,
               .target = to.to.peer.incarnation,
@@ -174,6 +206,11 @@ bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
   std::vector<std::uint64_t> bytes(to.declared.size());
   if (!plan_chunk(to, chunk, write, bytes)) return false;
   if (write.pieces.empty()) return true;
+  if (Status refused = may_wait(to, chunk.pages.size()); !refused.is_ok()) {
+    fail(std::move(refused));
+    return false;
+  }
+  host_.park_limits().hold(to.to.peer.session_id, chunk.pages.size());
   const auto pages = static_cast<std::uint32_t>(chunk.pages.size());
   const auto index = static_cast<std::size_t>(&to - destinations_.data());
   // The id is known only after the call; on_done never runs inside it.
@@ -213,6 +250,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
   const auto self = shared_from_this();
   Destination& to = destinations_[destination];
   to.writes.erase(write);
+  host_.park_limits().release(to.to.peer.session_id, pages);
   --in_flight_;
   --around_.counters.transfers;
   handle_->add_retries(retries);
@@ -239,7 +277,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
 }
 
 void PrefillRoom::send_done_if_complete(Destination& to) {
-  if (ending_ || to.done_sent || to.doubt || !all_queued_ || to.next_chunk != chunks_.size() ||
+  if (ending_ || to.done_sent || to.doubt || !all_queued_ || to.chunks_written != chunks_.size() ||
       !to.writes.empty())
     return;
   to.done_sent = true;
@@ -297,7 +335,7 @@ void PrefillRoom::on_peer_incarnation(const std::string& session_id, Incarnation
     if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now || to.complete)
       continue;
     to.gone = true;
-    fail(peer_restarted(session_id));
+    fail(peer_gone(session_id, now));
   }
 }
 
@@ -376,6 +414,8 @@ std::string PrefillRoom::where_it_stands() const {
     return fmt::format("{} of {} decode engines have announced their pages", destinations_.size(),
                        required_);
   if (in_flight_ > 0) return fmt::format("{} writes were under way", in_flight_);
+  if (!std::ranges::all_of(chunks_, &SourceChunk::ready))
+    return "a chunk's source pages weren't ready";
   if (!all_queued_) return fmt::format("the caller sent {} chunks and no last one", chunks_.size());
   return "decode hasn't confirmed the pages";
 }

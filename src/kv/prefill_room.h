@@ -10,6 +10,8 @@
 
 #include "kv/announced_rooms.h"
 #include "kv/finished_rooms.h"
+#include "kv/gate.h"
+#include "kv/park_limits.h"
 #include "kv/repeat.h"
 #include "kv/room_base.h"
 
@@ -20,7 +22,10 @@ struct SourceChunk {
   std::uint32_t first = 0;  ///< position of the first page in the room
   std::vector<std::uint32_t> pages;
   bool last = false;
-  std::vector<wire::KvPages> extra;  ///< aux and state, with the last chunk
+  std::vector<wire::KvPages> extra;       ///< aux and state, with the last chunk
+  std::shared_ptr<const GateState> gate;  ///< set: don't read the pages before it is open
+
+  [[nodiscard]] bool ready() const { return !gate || gate->is_open(); }
 };
 
 /// Everything in a room runs to completion, except writes: a failing room cancels those, and is
@@ -33,6 +38,8 @@ class PrefillRoom final : public RoomBase {
     /// The room's failure is decided and `decode`, one of its destinations, must be told.
     virtual void on_room_failing(PrefillRoom& room, const wire::KvRoomAbort& message,
                                  const Peer& decode) = 0;
+    /// Counts the source pages that writes hold, for the limit of those that wait.
+    virtual ParkLimits& park_limits() = 0;
     /// The room is over; its status follows as soon as this returns.
     virtual void on_room_over(PrefillRoom& room, const Status& result) = 0;
   };
@@ -45,6 +52,8 @@ class PrefillRoom final : public RoomBase {
   Status announce(Announcement announcement);
   void init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index);
   void send(SourceChunk chunk);
+  /// A chunk that waited may be read now.
+  void on_gate_open();
 
   void on_status(const Peer& from, const wire::KvRoomStatus& message);
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
@@ -63,7 +72,9 @@ class PrefillRoom final : public RoomBase {
  private:
   struct Destination {
     Announcement to;
-    std::size_t next_chunk = 0;
+    std::vector<bool> written;  ///< by chunk
+    std::size_t chunks_written = 0;
+    std::size_t first_unwritten = 0;
     std::set<WriteId> writes;             ///< in flight
     std::vector<std::uint64_t> declared;  ///< acknowledged bytes per component of decode
     std::uint32_t declared_pages = 0;
@@ -81,6 +92,8 @@ class PrefillRoom final : public RoomBase {
   [[nodiscard]] bool all_here() const { return destinations_.size() == required_; }
   void pump_all();
   void pump(Destination& to);
+  /// Whether `pages` more may wait for this decode engine, if they have to.
+  [[nodiscard]] Status may_wait(const Destination& to, std::size_t pages) const;
   /// False when the chunk doesn't fit what decode announced (the room has failed then).
   bool write(Destination& to, const SourceChunk& chunk);
   bool plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,

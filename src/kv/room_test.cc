@@ -266,5 +266,93 @@ TEST_F(Room, MetricsTellTheTimeInEachStatusAndTheReason) {
   EXPECT_THAT(metrics.reason, HasSubstr("out of pages"));
 }
 
+// Overlap with compute: a chunk isn't read before its gate is open; the others go past it.
+TEST_F(Room, AChunkWaitsForItsGate) {
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  KvGate gate;
+  KvGate last;
+  ASSERT_TRUE(sender.init(5, kSourceRow).is_ok());
+  const auto before = decode->pools.snapshot();
+  ASSERT_TRUE(sender.send(std::span(source).first(2), {}, &gate).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kWaitingForInput);
+  EXPECT_EQ(decode->pools.snapshot(), before);
+  ASSERT_TRUE(sender.send(std::span(source).subspan(2, 1)).is_ok());
+  ASSERT_TRUE(sender.send(std::span(source).subspan(3), {{5}}, &last).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kTransferring);
+  EXPECT_EQ(sender.metrics().bytes, 4 * Pools::kPageBytes);
+  last.open();
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kTransferring);
+  gate.open();
+  gate.open();
+  EXPECT_TRUE(gate.is_open());
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  expect_landed();
+  expect_clean();
+}
+
+TEST_F(Room, AGateThatOpensAfterTheEndTouchesNothing) {
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  auto sender = std::make_unique<KvSender>(*prefill->manager, kRoom);
+  KvGate gate;
+  ASSERT_TRUE(sender->init(5, kSourceRow).is_ok());
+  ASSERT_TRUE(sender->send(source, {{5}}, &gate).is_ok());
+  net.loop.settle();
+  const auto before = decode->pools.snapshot();
+  receiver.abort("client went away");
+  net.loop.settle();
+  gate.open();
+  net.loop.settle();
+  EXPECT_EQ(decode->pools.snapshot(), before);
+  EXPECT_EQ(sender->poll(), KvStatus::kFailed);
+  expect_clean();
+  KvSender other(*prefill->manager, RoomId(4));
+  KvGate never;
+  ASSERT_TRUE(other.init(5, kSourceRow).is_ok());
+  ASSERT_TRUE(other.send(source, {{5}}, &never).is_ok());
+  KvReceiver waiting(*decode->manager, kPrefillAt, RoomId(4));
+  announce(waiting);
+  net.loop.advance(60s);
+  EXPECT_THAT(other.failure().detail(), HasSubstr("source pages weren't ready"));
+  sender.reset();
+  prefill->manager->teardown();
+  never.open();
+  net.loop.settle();
+}
+
+// Case O1: known bytes and known delays.
+TEST_F(Room, O1_BytesAndTimesAreTheTruth) {
+  KvSender sender(*prefill->manager, kRoom);
+  ASSERT_TRUE(sender.init(5, kSourceRow).is_ok());
+  net.loop.advance(3s);
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  net.loop.advance(2s);
+  net.hold_writes = true;
+  ASSERT_TRUE(sender.send(source, {{5}}).is_ok());
+  net.loop.advance(700ms);
+  while (net.land_next()) net.loop.settle();
+  ASSERT_EQ(receiver.poll(), KvStatus::kSuccess);
+  net.loop.advance(60s);
+  const KvRoomMetrics out = sender.metrics();
+  const KvRoomMetrics in = receiver.metrics();
+  constexpr std::uint64_t kBytes = 5 * 4 * Pools::kPageBytes + 16 + 40 + 64;
+  EXPECT_EQ(out.bytes, kBytes);
+  EXPECT_EQ(in.bytes, kBytes);
+  EXPECT_EQ(out.bootstrapping, 3s);
+  EXPECT_EQ(out.waiting, 2s);
+  EXPECT_EQ(out.transferring, 700ms);
+  EXPECT_EQ(in.waiting, 2s);
+  EXPECT_EQ(in.transferring, 700ms);
+  EXPECT_EQ(out.retries, 0U);
+  EXPECT_EQ(out.reason, "");
+}
+
 }  // namespace
 }  // namespace kvmend::kv
