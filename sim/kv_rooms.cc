@@ -35,6 +35,7 @@ struct Side {
   std::uint64_t life = 0;
   std::array<Pages, kPoolParts.size()> pages;
   Time started{};  ///< by its own clock
+  std::optional<Time> aborted;
   bool over = false;
 };
 
@@ -178,8 +179,8 @@ void KvRooms::open_room() {
     }
   rooms_.push_back(room);
   room->abandoned = dice_.chance(options_.no_sender_share);
-  const Duration late = dice_.skewed(0ms, 400ms);
-  const Duration later = dice_.skewed(0ms, 400ms);
+  const Duration late = dice_.skewed(0ms, options_.late);
+  const Duration later = dice_.skewed(0ms, options_.late);
   if (dice_.chance(0.5)) {
     announce(room);
     cluster_.after(late, [this, room] { start_sender(room); });
@@ -248,24 +249,39 @@ void KvRooms::send_chunk(const std::shared_ptr<Room>& room) {
   if (!status.is_ok()) return;  // the room has failed: seen by the look at it
   room->sent_pages += count;
   if (room->sent_pages < pages.size())
-    cluster_.after(dice_.skewed(0ms, 300ms), [this, room] { send_chunk(room); });
+    cluster_.after(dice_.skewed(0ms, options_.late * 3 / 4), [this, room] { send_chunk(room); });
 }
 
 void KvRooms::plan_aborts(const std::shared_ptr<Room>& room) {
-  const bool receiver = dice_.chance(0.5);
+  const bool receiver = options_.decode_aborts || dice_.chance(0.5);
   const bool both = dice_.chance(0.2);
   const bool clear = dice_.chance(0.3);  // gives the room number up, which aborts
-  cluster_.after(dice_.skewed(0ms, 1500ms), [this, room, receiver, both, clear] {
+  cluster_.after(dice_.skewed(0ms, options_.abort_within), [this, room, receiver, both, clear] {
     Life* to = life(room->in.node, room->in.life);
     Life* from = life(room->out.node, room->out.life);
     if ((receiver || both) && to != nullptr && !to->instance->paused() && room->receiver)
-      clear ? room->receiver->clear() : room->receiver->abort("aborted by the script");
+      abort_at_decode(*room, *to, clear);
     if ((!receiver || both) && from != nullptr && !from->instance->paused() && room->sender)
       clear ? room->sender->clear() : room->sender->abort("aborted by the script");
   });
 }
 
+void KvRooms::abort_at_decode(Room& room, Life& life, bool clear) {
+  if (room.receiver->poll() == KvStatus::kTransferring) ++aborted_midway_;
+  room.in.aborted = life.instance->now();
+  clear ? room.receiver->clear() : room.receiver->abort("aborted by the script");
+}
+
 // ---------------------------------------------------------------------------------------- results
+
+void KvRooms::check_release(const Room& room, const Life& life) {
+  if (!options_.decode_aborts || !room.in.aborted) return;
+  const Duration took = life.instance->now() - *room.in.aborted;
+  if (took > options_.release_within)
+    cluster_.verdict().report(
+        3, fmt::format("room {}: its pages were free {:.1f} ms after decode's abort", room.id.value,
+                       to_seconds(took) * 1e3));
+}
 
 void KvRooms::check_reason(const Status& why, const char* who) {
   if (why.is_ok() || why.detail().empty() || why.code() == Code::kInternal)
@@ -289,6 +305,7 @@ void KvRooms::look_at_receiver(Room& room) {
   const KvStatus status = room.receiver->poll();
   if (!is_terminal(status)) return check_deadline(room, *to, room.in.started, "decode");
   room.in.over = true;
+  check_release(room, *to);
   Pool& pool = to->instance->pool();
   pool.look();
   to->port->take_back(room.id);
