@@ -218,6 +218,44 @@ TEST_F(Destinations, ARestartedWriterNeedsNoAcknowledgement) {
   EXPECT_TRUE(receiver.abort_acknowledged());
 }
 
+// Case L5 with several engines: whoever gives up, after whichever step, everybody ends with the
+// reason and nothing is left.
+TEST_F(Destinations, L5_ACancelAtEveryStepLeavesNothing) {
+  Node prefill2(net, kPrefill2At, KvRole::kPrefill, 3);
+  const std::vector<KvSource> both{{.session = kPrefillAt, .destinations = 2},
+                                   {.session = kPrefill2At, .destinations = 2, .dummy = true}};
+  for (int who = 0; who < 4; ++who) {
+    bool finished = false;
+    for (int steps = 0; !finished; ++steps) {
+      const RoomId room(static_cast<std::uint64_t>(steps) * 4 + static_cast<std::uint64_t>(who));
+      KvReceiver first(*decode->manager, both, room);
+      KvReceiver second(*decode2->manager, both, room);
+      KvSender writer(*prefill->manager, room);
+      KvSender dummy(*prefill2.manager, room);
+      announce(first);
+      announce(second);
+      send_all(writer);
+      send_all(dummy);
+      for (int i = 0; i < steps && !finished; ++i) finished = !net.loop.step();
+      if (who == 0) first.abort("step");
+      if (who == 1) second.abort("step");
+      if (who == 2) writer.abort("step");
+      if (who == 3) dummy.abort("step");
+      net.loop.settle();
+      net.loop.advance(61s);
+      for (const KvStatus status : {first.poll(), second.poll(), writer.poll(), dummy.poll()})
+        ASSERT_TRUE(is_terminal(status)) << who << " " << steps;
+      // The writer never takes for a success what a receiver has lost.
+      if (first.poll() == KvStatus::kFailed || second.poll() == KvStatus::kFailed) {
+        ASSERT_EQ(writer.poll(), KvStatus::kFailed) << who << " " << steps;
+      }
+      expect_all_clean();
+      ASSERT_EQ(prefill2.manager->stats().rooms, 0U);
+      ASSERT_LT(steps, 1'000);
+    }
+  }
+}
+
 // ------------------------------------------------------------------------------- dummies
 
 class Dummies : public Cluster {

@@ -128,8 +128,8 @@ class FakeNet {
     if (!proven) return;
     for (auto& [name, other] : engines_)
       if (other.get() != &engine && other->observer != nullptr)
-        loop.post([to = other.get(), name = engine.session_id, who = engine.incarnation] {
-          if (to->observer != nullptr) to->observer->on_peer_died(name, who);
+        loop.post([to = other.get(), at = engine.session_id, who = engine.incarnation] {
+          if (to->observer != nullptr) to->observer->on_peer_died(at, who);
         });
   }
   [[nodiscard]] std::unique_ptr<EnginePort> port(FakeEngine& engine);
