@@ -68,9 +68,9 @@ KvRooms::KvRooms(Cluster& cluster, KvRoomsOptions options)
     : cluster_(cluster),
       options_(std::move(options)),
       dice_(mix(cluster.seed(), 0x40075)),
-      elapsed_(options_.from) {
+      arrivals_(cluster, dice_, options_.gap, options_.until) {
   cluster.add_part(*this);
-  cluster.after(options_.from, [this] { schedule(); });
+  arrivals_.start(options_.from, [this] { open_room(); });
 }
 
 KvRooms::~KvRooms() {
@@ -79,13 +79,6 @@ KvRooms::~KvRooms() {
 
 std::size_t KvRooms::pool_bytes() {
   return kv_pool_bytes();
-}
-
-KvRooms::Life* KvRooms::life(std::size_t node, std::uint64_t number) {
-  for (const auto& one : lives_)
-    if (one->instance->number() == number && one->instance->node().index() == node)
-      return one.get();
-  return nullptr;
 }
 
 std::uint64_t KvRooms::seed_of(const Life& life, RoomId id, std::size_t component,
@@ -118,7 +111,7 @@ void KvRooms::on_started(Instance& instance) {
   one->manager = std::make_unique<KvManager>(std::move(*link));
   for (std::size_t c = 0; c < kPoolParts.size(); ++c)
     for (std::uint32_t page = 0; page < kPoolParts[c].items; ++page) one->free[c].push_back(page);
-  lives_.push_back(std::move(fresh));
+  lives_.add(std::move(fresh));
 }
 
 void KvRooms::on_killed(Instance& instance) {
@@ -133,28 +126,18 @@ void KvRooms::on_killed(Instance& instance) {
       room->sender.reset();
     }
   }
-  std::erase_if(lives_, [&](const auto& one) { return one->instance == &instance; });
+  lives_.remove(instance);
 }
 
 // ----------------------------------------------------------------------------------------- acting
-
-void KvRooms::schedule() {
-  const Duration gap = dice_.between(options_.gap / 4, options_.gap * 2);
-  elapsed_ += gap;
-  if (elapsed_ >= options_.until) return;
-  cluster_.after(gap, [this] {
-    open_room();
-    schedule();
-  });
-}
 
 void KvRooms::open_room() {
   auto& nodes = cluster_.nodes();
   Node& p = *nodes[dice_.below(options_.prefill)];
   Node& d = *nodes[options_.prefill + dice_.below(nodes.size() - options_.prefill)];
   if (p.active() == nullptr || d.active() == nullptr) return;
-  Life& from = *life(p.index(), p.active()->number());
-  Life& to = *life(d.index(), d.active()->number());
+  Life& from = *lives_.find(p.index(), p.active()->number());
+  Life& to = *lives_.find(d.index(), d.active()->number());
   const std::size_t pages = 1 + dice_.below(kMaxPages);
   const bool state = dice_.chance(0.5);
   const std::array<std::size_t, kPoolParts.size()> wanted{pages, 1, state ? 1U : 0U};
@@ -193,7 +176,7 @@ void KvRooms::open_room() {
 }
 
 void KvRooms::announce(const std::shared_ptr<Room>& room) {
-  Life* to = life(room->in.node, room->in.life);
+  Life* to = lives_.find(room->in.node, room->in.life);
   if (to == nullptr || room->in.over) return;
   if (to->instance->paused()) return cluster_.after(50ms, [this, room] { announce(room); });
   room->in.started = to->instance->now();
@@ -211,7 +194,7 @@ void KvRooms::announce(const std::shared_ptr<Room>& room) {
 }
 
 void KvRooms::start_sender(const std::shared_ptr<Room>& room) {
-  Life* from = life(room->out.node, room->out.life);
+  Life* from = lives_.find(room->out.node, room->out.life);
   if (from == nullptr || room->out.over) return;
   if (room->abandoned) {
     room->out.over = true;
@@ -235,7 +218,7 @@ void KvRooms::start_sender(const std::shared_ptr<Room>& room) {
 }
 
 void KvRooms::send_chunk(const std::shared_ptr<Room>& room) {
-  Life* from = life(room->out.node, room->out.life);
+  Life* from = lives_.find(room->out.node, room->out.life);
   if (from == nullptr || room->out.over || room->abandoned) return;
   if (from->instance->paused() || !room->sender)
     return cluster_.after(50ms, [this, room] { send_chunk(room); });
@@ -257,8 +240,8 @@ void KvRooms::plan_aborts(const std::shared_ptr<Room>& room) {
   const bool both = dice_.chance(0.2);
   const bool clear = dice_.chance(0.3);  // gives the room number up, which aborts
   cluster_.after(dice_.skewed(0ms, options_.abort_within), [this, room, receiver, both, clear] {
-    Life* to = life(room->in.node, room->in.life);
-    Life* from = life(room->out.node, room->out.life);
+    Life* to = lives_.find(room->in.node, room->in.life);
+    Life* from = lives_.find(room->out.node, room->out.life);
     if ((receiver || both) && to != nullptr && !to->instance->paused() && room->receiver)
       abort_at_decode(*room, *to, clear);
     if ((!receiver || both) && from != nullptr && !from->instance->paused() && room->sender)
@@ -300,7 +283,7 @@ void KvRooms::check_deadline(Room& room, Life& life, Time started, const char* w
 }
 
 void KvRooms::look_at_receiver(Room& room) {
-  Life* to = life(room.in.node, room.in.life);
+  Life* to = lives_.find(room.in.node, room.in.life);
   if (to == nullptr || room.in.over || !room.receiver || to->instance->paused()) return;
   const KvStatus status = room.receiver->poll();
   if (!is_terminal(status)) return check_deadline(room, *to, room.in.started, "decode");
@@ -330,7 +313,7 @@ void KvRooms::look_at_receiver(Room& room) {
 }
 
 void KvRooms::look_at_sender(Room& room) {
-  Life* from = life(room.out.node, room.out.life);
+  Life* from = lives_.find(room.out.node, room.out.life);
   if (from == nullptr || room.out.over || !room.sender || from->instance->paused()) return;
   const KvStatus status = room.sender->poll();
   if (!is_terminal(status)) return check_deadline(room, *from, room.out.started, "prefill");

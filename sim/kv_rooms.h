@@ -8,6 +8,7 @@
 #include "kvmend/kv.h"
 #include "sim/cluster.h"
 #include "sim/kv_port.h"
+#include "sim/load.h"
 
 namespace kvmend::sim {
 
@@ -52,7 +53,6 @@ class KvRooms final : public Part {
   struct Life;
   struct Room;
 
-  void schedule();
   void open_room();
   void announce(const std::shared_ptr<Room>& room);
   void start_sender(const std::shared_ptr<Room>& room);
@@ -64,15 +64,14 @@ class KvRooms final : public Part {
   void check_release(const Room& room, const Life& life);
   void check_deadline(Room& room, Life& life, Time started, const char* who);
   void check_reason(const Status& why, const char* who);
-  Life* life(std::size_t node, std::uint64_t number);
   [[nodiscard]] std::uint64_t seed_of(const Life& life, RoomId room, std::size_t component,
                                       std::size_t buffer, std::uint32_t page) const;
 
   Cluster& cluster_;
   const KvRoomsOptions options_;
   Dice dice_;
-  Duration elapsed_{};
-  std::vector<std::unique_ptr<Life>> lives_;
+  Arrivals arrivals_;
+  Lives<Life> lives_;
   std::vector<std::shared_ptr<Room>> rooms_;
   std::uint64_t numbers_ = 0;
   std::uint64_t ok_ = 0;
