@@ -80,7 +80,7 @@ Status CorePort::send(const Address& to, Incarnation target, std::string_view bo
 std::optional<Blacklisted> CorePort::blacklisted(const Address& peer) const {
   session::Session* session = core_.sessions().find(peer.to_string());
   if (session == nullptr || !session->health().blacklisted()) return std::nullopt;
-  return Blacklisted{session->health().refusal(), session->refuses()};
+  return Blacklisted{session->refusal(), session->refuses()};
 }
 
 void CorePort::on_peer_registered(const Address& peer, Incarnation incarnation) {

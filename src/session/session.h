@@ -116,6 +116,8 @@ class Session final : private EpochEvents {
 
   /// Whether the session is blacklisted and requests may not wait for it.
   [[nodiscard]] bool refuses();
+  /// Why: health's refusal, naming the session.
+  [[nodiscard]] Status refusal() const;
   [[nodiscard]] bool idle() const { return transfers_.empty(); }
   [[nodiscard]] std::size_t transfers() const { return transfers_.size(); }
   [[nodiscard]] SessionInfo info() const;
@@ -143,8 +145,6 @@ class Session final : private EpochEvents {
 
   void apply(const health::Outcome& outcome, const Status& cause = {});
   void failed(const Status& why);
-  /// Health's refusal, naming the session.
-  [[nodiscard]] Status refusal() const;
   void lost_epoch(const Status& why);
   void reconnect_later();
   void handed_on(const std::vector<TransferId>& told);
