@@ -34,6 +34,7 @@ int run(const KvSettings& settings, const std::vector<std::string>& only) {
   for (const KvShape& shape : shapes())
     if (wanted(shape.name)) show(run_speed(shape, settings));
   if (wanted("rooms")) show(run_rooms(settings));
+  if (wanted("switch")) show(run_switch(settings));
   if (wanted("abort")) show(run_aborts(settings));
   return 0;
 }
@@ -45,7 +46,7 @@ int main(int argc, char** argv) {
   kvmend::bench::KvSettings settings;
   std::vector<std::string> only;
   CLI::App app{"The KV manager between two processes"};
-  app.add_option("--only", only, "cases: control, 1MiB, ..., rooms, abort")->delimiter(',');
+  app.add_option("--only", only, "cases: control, 1MiB, ..., rooms, switch, abort")->delimiter(',');
   app.add_option("--rounds", settings.rounds, "measured rounds of each case");
   app.add_option("--rooms", settings.rooms, "rooms at once");
   app.add_option("--aborts", settings.aborts, "aborted requests");

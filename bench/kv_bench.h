@@ -19,6 +19,8 @@ struct KvSettings {
 [[nodiscard]] nlohmann::json run_speed(const KvShape& shape, const KvSettings& settings);
 /// `rooms` rooms at once, again and again: what one costs, and what a finished one leaves.
 [[nodiscard]] nlohmann::json run_rooms(const KvSettings& settings);
+/// Both sides change roles under load, a hundred times.
+[[nodiscard]] nlohmann::json run_switch(const KvSettings& settings);
 /// Aborts in the middle of throttled writes: how soon pages are free, and whether a byte of them
 /// changes afterwards.
 [[nodiscard]] nlohmann::json run_aborts(const KvSettings& settings);

@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::seconds;
 
-// What remembers a bounded number of finished rooms (16,384) and ended grants (65,536) is full after
-// the warm waves of 10,000; from then on nothing may grow.
+// What remembers a bounded number of finished rooms (16,384) and ended grants (65,536) is full
+// after the warm waves of 10,000; from then on nothing may grow.
 constexpr int kWarmWaves = 8;
 constexpr int kWaves = 14;
 

@@ -161,7 +161,7 @@ def main() -> int:
     parser.add_argument("--svg", metavar="FILE", type=Path, help="recovery: draw the timelines")
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
                         help="recovery: deaths outages flap restarts blips fifty healthy; kv: "
-                        "control control_c8 1MiB 1MiB_c8 16MiB frag4096 rooms abort")
+                        "control control_c8 1MiB 1MiB_c8 16MiB frag4096 rooms switch abort")
     parser.add_argument("--bin", type=Path, default=BIN, help="folder of the benchmark programs")
     args = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
