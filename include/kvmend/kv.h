@@ -23,6 +23,7 @@
 
 #include "kvmend/engine.h"
 #include "kvmend/ids.h"
+#include "kvmend/kv_layout.h"
 #include "kvmend/memory.h"
 #include "kvmend/status.h"
 
@@ -45,65 +46,6 @@ enum class KvStatus : std::uint8_t {
 }
 /// The status of a request that several ranks serve: the minimum. Empty: kBootstrapping.
 [[nodiscard]] KvStatus combine_ranks(std::span<const KvStatus> ranks);
-
-/// What a pool holds. The numbers travel on the wire: append only.
-enum class KvPool : std::uint32_t {
-  kKv = 0,
-  kAux = 1,
-  kMamba = 2,
-  kQsaPending = 3,
-  kQsaCompressed = 4,
-  kSwa = 5,
-  kDsa = 6,
-  kDsaTail = 7,
-  kMinimaxIndexK = 8,
-  kMinimaxDenseKv = 9,
-  kSwaRing = 10,
-  kC128State = 11,
-  kRequestRow = 12,
-  kBlockScale = 13,
-  kBlockScaleSwa = 14,
-};
-[[nodiscard]] std::string_view kv_pool_name(KvPool pool);
-
-/// One array of `items` (see KvComponent) pages of `item_len` bytes, page 0 at `base`.
-struct KvBuffer {
-  void* base = nullptr;
-  std::uint64_t item_len = 0;
-};
-
-/// Buffers that share their page indices: usually K and V of every layer.
-struct KvComponent {
-  KvPool pool = KvPool::kKv;
-  std::string dtype;                     ///< "bfloat16", ...; compared as text; at most 32 bytes
-  std::uint64_t items = 0;               ///< pages in each buffer
-  std::vector<KvBuffer> buffers;         ///< 1 to 4,096
-  std::vector<std::uint32_t> layer_ids;  ///< one per buffer, or none
-  MemoryKind kind = MemoryKind::kHost;
-};
-
-/// Coordinates of a rank.
-struct KvRank {
-  std::uint32_t tp_rank = 0;
-  std::uint32_t tp_size = 1;
-  std::uint32_t pp_rank = 0;
-  std::uint32_t pp_size = 1;
-  std::uint32_t dp_rank = 0;
-  std::uint32_t dp_size = 1;
-  std::uint32_t cp_rank = 0;
-  std::uint32_t cp_size = 1;
-};
-
-/// A rank's pools. Exactly one component of kind kKv, at most one kAux, any number of state pools
-/// (their order is the order of the state indices below); at most 32 in all.
-struct KvLayout {
-  std::uint32_t page_tokens = 0;  ///< tokens per page of the kKv component
-  std::uint32_t kv_heads = 0;     ///< of this rank
-  std::uint32_t head_dim = 0;
-  std::string element_order = "nhd";  ///< "nhd", "hnd", "opaque"
-  KvRank rank;
-  std::vector<KvComponent> components;
-};
 
 struct KvOptions {
   /// Until a room has ended, one way or the other. At most 7 days.
@@ -283,11 +225,14 @@ class KvReceiver {
   void init();  ///< -> kWaitingForInput
 
   /// Announces where the room goes: KV pages in the order of the tokens, each at most once, the
-  /// row of the aux pool, and pages of the state pools. Called once. Errors (the room goes on):
+  /// row of the aux pool, and pages of the state pools. `device_pages`: of the kKvDevice pool, in
+  /// the same order. `prefix_tokens`: that decode has already; where tokens are dealt out among
+  /// ranks a multiple of page_tokens * dcp_size. Called once. Errors (the room goes on):
   /// kInvalidArgument (twice, a page twice, no such pool), kOutOfRange (names page and pool size).
   Status send_metadata(std::span<const std::uint32_t> pages,
                        std::optional<std::uint32_t> aux_index = std::nullopt,
-                       const KvStateIndices& states = {}, std::uint64_t prefix_tokens = 0);
+                       const KvStateIndices& states = {}, std::uint64_t prefix_tokens = 0,
+                       std::span<const std::uint32_t> device_pages = {});
 
   [[nodiscard]] KvStatus poll() const;
   KvStatus wait(std::chrono::nanoseconds timeout) const;

@@ -65,9 +65,28 @@ void DecodeRoom::on_registration(const Registration& registration) {
     }
     writer.registered = true;
     writer.peer.incarnation = registration.peer.incarnation;
+    writer.coverage = registration.coverage;
+    if (!check_coverage()) return;
     announce(writer);
   }
   arm();
+}
+
+bool DecodeRoom::check_coverage() {
+  if (!std::ranges::all_of(writers_, &Writer::registered)) return true;
+  static const wire::KvCoverage kNothing;
+  coverage_.clear();
+  for (std::uint32_t c = 0; c < around_.layout.components.size(); ++c) {
+    std::vector<const wire::KvCoverage*> all;
+    for (const Writer& writer : writers_)
+      all.push_back(writer.dummy ? &kNothing : &writer.coverage[c]);
+    coverage_.emplace_back(around_.layout, c, all);
+    if (Status status = coverage_.back().check(); !status.is_ok()) {
+      fail(std::move(status));
+      return false;
+    }
+  }
+  return true;
 }
 
 void DecodeRoom::on_registration_lost(const std::string& session_id) {
@@ -125,10 +144,12 @@ memory::Grant DecodeRoom::make_grant(const Writer& writer) const {
     to.pages = pages.pages;
     std::ranges::sort(to.pages);
     to.buffers.reserve(from.regions.size());
-    for (std::size_t i = 0; i < from.regions.size(); ++i)
+    for (std::size_t i = 0; i < from.regions.size(); ++i) {
+      if (item_len(from, i) == 0) continue;  // elided
       to.buffers.push_back({.region = from.regions[i],
                             .base_offset = from.base_offset.empty() ? 0 : from.base_offset[i],
                             .item_bytes = item_len(from, i)});
+    }
   }
   return grant;
 }
@@ -172,6 +193,12 @@ void DecodeRoom::on_done(const Peer& from, const wire::KvRoomDone& message) {
   writer->repeat.stop();
   if (!check_declared(*writer, message)) return;
   writer->done = true;
+  if (!source_pages_) source_pages_ = message.declared_pages;
+  if (*source_pages_ != message.declared_pages)
+    return fail(
+        {Code::kProtocolError, Origin::kPeer,
+         fmt::format("room {}: {} sent {} pages, another prefill rank {}", handle_->room().value,
+                     from.session_id, message.declared_pages, *source_pages_)});
   for (std::size_t c = 0; c < declared_.size(); ++c) declared_[c] += message.declared_bytes[c];
   handle_->advance(KvStatus::kTransferring, around_.now());
   complete_if_done();
@@ -205,7 +232,14 @@ void DecodeRoom::complete_if_done() {
   if (!std::ranges::all_of(writers_, &Writer::done)) return;
   for (const wire::KvPages& pages : pages_) {
     const KvComponent& component = around_.layout.components[pages.component];
-    const std::uint64_t required = pages.pages.size() * page_bytes(component);
+    const Coverage& coverage = coverage_[pages.component];
+    const std::uint64_t source_pages = source_pages_.value_or(0);
+    if (is_kv(component.pool) && coverage.pages_for(source_pages) != pages.pages.size())
+      return fail({Code::kProtocolError, Origin::kPeer,
+                   fmt::format("room {}: {} pages of {} were announced, prefill sent {}",
+                               handle_->room().value, pages.pages.size(),
+                               kv_pool_name(component.pool), source_pages)});
+    const std::uint64_t required = coverage.bytes_for(pages.pages.size(), source_pages);
     if (declared_[pages.component] < required)
       return fail(
           {Code::kProtocolError, Origin::kPeer,

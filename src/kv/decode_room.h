@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kv/coverage.h"
 #include "kv/registrations.h"
 #include "kv/repeat.h"
 #include "kv/room_base.h"
@@ -56,6 +58,7 @@ class DecodeRoom final : public RoomBase {
     std::uint32_t destinations = 1;
     bool dummy = false;  ///< writes nothing: no grant, done when it has answered
     bool registered = false;
+    std::vector<wire::KvCoverage> coverage;  ///< per component, once registered
     bool announced = false;
     GrantId grant;      ///< set once the pages are announced to it
     bool done = false;  ///< everything it declared has landed
@@ -69,6 +72,8 @@ class DecodeRoom final : public RoomBase {
   [[nodiscard]] memory::Grant make_grant(const Writer& writer) const;
   /// Safety rule 2 and case I8. False when the room has failed over it.
   bool check_declared(const Writer& writer, const wire::KvRoomDone& message);
+  /// Whether the writers together bring every byte. False when the room has failed over it.
+  bool check_coverage();
   void complete_if_done();
   void close_grants(memory::GrantEnd how);
   [[nodiscard]] Time next_due() const override;
@@ -82,7 +87,9 @@ class DecodeRoom final : public RoomBase {
   bool has_pages_ = false;
   std::vector<wire::KvPages> pages_;
   std::uint64_t prefix_tokens_ = 0;
-  std::vector<std::uint64_t> declared_;  ///< bytes per component, over all writers
+  std::vector<Coverage> coverage_;             ///< per component, once all are registered
+  std::vector<std::uint64_t> declared_;        ///< bytes per component, over all writers
+  std::optional<std::uint32_t> source_pages_;  ///< of the kv pool at prefill, as declared
   bool over_ = false;
 };
 

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 constexpr const char* kDecode2At = "10.0.0.4:7001";
-constexpr const char* kPrefill2At = "10.0.0.3:7001";
+constexpr const char* kPrefill2At = kOtherAt;
 
 class Destinations : public Cluster {
  protected:
@@ -180,11 +180,11 @@ TEST_F(Destinations, AnAbortIsRepeatedUntilItIsAcknowledgedAndAnsweredEachTime) 
 }
 
 TEST_F(Destinations, AFlawedAcknowledgementCountsOnce) {
-  Node prefill2(net, kPrefill2At, KvRole::kPrefill, 3);
+  split_prefill();
   KvReceiver of_two(*decode->manager, {kPrefillAt, kPrefill2At}, RoomId(9));
   announce(of_two);
   KvSender first(*prefill->manager, RoomId(9));
-  KvSender second(*prefill2.manager, RoomId(9));
+  KvSender second(*second_prefill->manager, RoomId(9));
   net.loop.settle();
   std::optional<wire::KvRoomAbort> told;
   net.lost = [&](const std::string& to, const wire::KvMessage& message) {

@@ -178,7 +178,10 @@ TEST_F(Failure, I6_LayoutsThatDontMatchAreRefusedAtRegistration) {
     announce(receiver);
     net.loop.settle();
     EXPECT_EQ(receiver.failure().code(), Code::kIncompatible);
-    EXPECT_THAT(receiver.failure().detail(), HasSubstr("item_len of buffer 0 96 here, 128 there"));
+    EXPECT_THAT(
+        receiver.failure().detail(),
+        HasSubstr("item_len of buffer 0 96 (16 rows x 2 of 2 columns) here, 128 (16 rows x 2 "
+                  "of 2 columns) there"));
   }
   EXPECT_EQ(prefill->manager->stats().registrations_refused, 1U);
   expect_clean();
@@ -190,6 +193,35 @@ TEST_F(Failure, I6_LayoutsThatDontMatchAreRefusedAtRegistration) {
   send_all(sender);
   net.loop.settle();
   EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+}
+
+// Case I6: the verdict stands apart from the session's health, and only a new registration lifts
+// it; decode asks for one by itself, since the word that prefill's manager was replaced may be
+// lost.
+TEST_F(Failure, I6_IncompatibleIsLiftedThoughTheNoticeOfTheNewManagerIsLost) {
+  decode = std::make_unique<Node>(net, kDecodeAt, KvRole::kDecode, 2, KvOptions{}, 128);
+  KvReceiver refused(*decode->manager, kPrefillAt, RoomId(1));
+  announce(refused);
+  net.loop.settle();
+  ASSERT_EQ(refused.failure().code(), Code::kIncompatible);
+  net.lost = [](const std::string& to, const wire::KvMessage&) { return to == kDecodeAt; };
+  prefill->manager->teardown();
+  net.loop.settle();
+  net.lost = nullptr;
+  prefill->pools = Pools(1, 128);  // the same process, other pools
+  prefill->manager = prefill->open(net, KvRole::kPrefill, options);
+  KvReceiver early(*decode->manager, kPrefillAt, RoomId(2));
+  announce(early);
+  net.loop.settle();
+  EXPECT_EQ(early.failure().code(), Code::kIncompatible) << "it stands for a while";
+  net.loop.advance(config::kKvAskRefusedAgain);
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  expect_clean();
 }
 
 // Case I8: three pools are declared, two are sent.
@@ -212,12 +244,26 @@ TEST_F(Failure, I8_AWriterThatDeclaresLessIsNotBelieved) {
              wire::KvRoomDone{.room = kRoom,
                               .attempt = metadata.attempt,
                               .grant = metadata.grant,
-                              .declared_bytes = {0, 0, 0}});
+                              .declared_bytes = {0, 0, 0},
+                              .declared_pages = 5});
   net.loop.settle();
   EXPECT_EQ(receiver.failure().code(), Code::kProtocolError);
   EXPECT_THAT(receiver.failure().detail(), HasSubstr("0 of 1920 bytes of kv were declared"));
   EXPECT_EQ(decode->engine.grants.size(), 0U);
   net.loop.advance(61s);  // until then the reason is kept for the sender
+  expect_clean();
+}
+
+// Two ranks with one head each, and only one of them is listed.
+TEST_F(Failure, I8_ARankThatIsLeftOutFailsTheRoomBeforeAnythingIsAnnounced) {
+  split_prefill();
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  net.loop.settle();
+  EXPECT_EQ(receiver.failure().code(), Code::kIncompatible);
+  EXPECT_THAT(receiver.failure().detail(),
+              HasSubstr("bring 48 of 96 bytes of each page of kv buffer 0 (layer 0)"));
+  EXPECT_EQ(prefill->manager->stats().announced, 0U);
   expect_clean();
 }
 

@@ -135,11 +135,14 @@ void PrefillRole::handle(const Peer& from, const wire::KvRegister& message) {
     around_.port.on_peer_registered(from.address, from.incarnation);
     verdict = entry->verdict;
   }
-  static_cast<void>(around_.send(
-      from,
-      wire::KvRegisterReply{.registration = message.registration,
-                            .code = verdict.code(),
-                            .detail = verdict.is_ok() ? std::string() : reason_text(verdict)}));
+  wire::KvRegisterReply reply{.registration = message.registration, .code = verdict.code()};
+  if (verdict.is_ok()) {
+    for (const ComponentMap& map : entry->plan->components())
+      reply.coverage.push_back(map.coverage);
+  } else {
+    reply.detail = reason_text(verdict);
+  }
+  static_cast<void>(around_.send(from, reply));
 }
 
 void PrefillRole::handle(const Peer& from, wire::KvRoomMetadata message) {

@@ -25,7 +25,12 @@ const wire::KvPages* find_pages(const std::vector<wire::KvPages>& pages, std::ui
 
 PrefillRoom::PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
                          std::string only_decode)
-    : RoomBase(around, std::move(handle)), host_(host), only_decode_(std::move(only_decode)) {}
+    : RoomBase(around, std::move(handle)), host_(host), only_decode_(std::move(only_decode)) {
+  const KvRank& rank = around.layout.rank;
+  if (around.layout.share != KvShare::kLeader || rank.cp_rank == 0) return;
+  required_ = 0;  // context rank 0 brings everything, and decode doesn't know this one
+  handle_->advance(KvStatus::kWaitingForInput, around.now());
+}
 
 PrefillRoom::Destination* PrefillRoom::find(const Peer& peer, std::uint32_t attempt) {
   for (Destination& to : destinations_)
@@ -126,12 +131,7 @@ void PrefillRoom::pump(Destination& to) {
     to.complete = all_queued_;
     return;
   }
-  const wire::KvPages* pages = find_pages(to.to.metadata.pages, kv_component(around_.layout));
-  const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
-  if (announced != *num_pages_)
-    return fail(mismatch(fmt::format("room {}: decode {} announced {} pages, prefill sends {}",
-                                     handle_->room().value, to.to.peer.session_id, announced,
-                                     *num_pages_)));
+  if (!check_announced(to)) return;
   to.written.resize(chunks_.size());
   for (std::size_t i = to.first_unwritten; i < chunks_.size(); ++i) {
     if (to.written[i] || !chunks_[i].ready()) continue;
@@ -144,41 +144,59 @@ void PrefillRoom::pump(Destination& to) {
   send_done_if_complete(to);
 }
 
+bool PrefillRoom::check_announced(const Destination& to) {
+  const auto components = to.to.plan->components();
+  for (std::uint32_t c = 0; c < components.size(); ++c) {
+    if (!is_kv(components[c].pool)) continue;
+    const wire::KvPages* pages = find_pages(to.to.metadata.pages, c);
+    const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
+    if (announced == components[c].destination_pages(*num_pages_)) continue;
+    fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
+                              handle_->room().value, to.to.peer.session_id, announced,
+                              kv_pool_name(components[c].pool), *num_pages_)));
+    return false;
+  }
+  return true;
+}
+
 bool PrefillRoom::plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
                              std::vector<std::uint64_t>& bytes) {
   const TransferPlan& plan = *to.to.plan;
-  std::size_t pieces = 0;
+  Amount sum;
   std::vector<std::pair<std::uint32_t, std::vector<PageRun>>> parts;
   for (const wire::KvPages& destination : to.to.metadata.pages) {
     const ComponentMap& map = plan.components()[destination.component];
-    const KvPool pool = around_.layout.components[map.source_component].pool;
-    std::span<const std::uint32_t> from;
-    std::span<const std::uint32_t> into(destination.pages);
-    if (pool == KvPool::kKv) {
-      from = chunk.pages;
-      into = into.subspan(chunk.first, chunk.pages.size());
+    if (map.buffers.empty()) continue;  // another rank brings it
+    ChunkPages pages{.destination = destination.pages};
+    if (is_kv(map.pool)) {
+      pages.source = chunk.pages;
+      pages.first = chunk.first;
+      pages.total = *num_pages_;
     } else {
       if (!chunk.last) continue;
-      if (const wire::KvPages* extra = find_pages(chunk.extra, map.source_component))
-        from = extra->pages;
+      if (const wire::KvPages* extra = find_pages(chunk.extra, *map.source_component))
+        pages.source = extra->pages;
+      pages.total = static_cast<std::uint32_t>(pages.source.size());
+      if (pages.source.size() != destination.pages.size()) {
+        fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
+                                  handle_->room().value, to.to.peer.session_id,
+                                  destination.pages.size(), kv_pool_name(map.pool),
+                                  pages.source.size())));
+        return false;
+      }
     }
-    if (from.size() != into.size()) {
-      fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
-                                handle_->room().value, to.to.peer.session_id, into.size(),
-                                kv_pool_name(pool), from.size())));
-      return false;
-    }
-    parts.emplace_back(destination.component, merge_runs(from, into));
-    pieces += plan.piece_count(destination.component, parts.back().second);
-    bytes[destination.component] += from.size() * map.bytes_per_page;
+    parts.emplace_back(destination.component, plan.runs(destination.component, pages));
+    const Amount one = plan.amount(destination.component, parts.back().second);
+    bytes[destination.component] += one.bytes;
+    sum += one;
   }
-  if (pieces > config::kMaxPiecesPerWrite) {
+  if (sum.pieces > config::kMaxPiecesPerWrite) {
     fail({Code::kResourceExhausted, Origin::kCaller,
           fmt::format("room {}: one chunk makes {} pieces (at most {}): send smaller chunks",
-                      handle_->room().value, pieces, config::kMaxPiecesPerWrite)});
+                      handle_->room().value, sum.pieces, config::kMaxPiecesPerWrite)});
     return false;
   }
-  write.pieces.reserve(pieces);
+  write.pieces.reserve(sum.pieces);
   for (const auto& [component, runs] : parts) plan.append(component, runs, write.pieces);
   return true;
 }
@@ -261,7 +279,6 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
       to.declared[c] += bytes[c];
       handle_->add_bytes(bytes[c]);
     }
-    to.declared_pages += pages;
   }
   if (ending_) {
     if (in_flight_ == 0) finish();
@@ -293,7 +310,7 @@ void PrefillRoom::send_done(Destination& to) {
                                                 .grant = to.to.metadata.grant,
                                                 .writer_rank = rank_number(around_.layout.rank),
                                                 .declared_bytes = to.declared,
-                                                .declared_pages = to.declared_pages});
+                                                .declared_pages = num_pages_.value_or(0)});
   if (sent.code() == Code::kPeerRestarted) {
     to.gone = true;
     fail(peer_restarted(to.to.peer.session_id));
@@ -317,6 +334,7 @@ void PrefillRoom::on_status(const Peer& from, const wire::KvRoomStatus& message)
 
 void PrefillRoom::finish_if_complete() {
   if (ending_ || over_ || !all_here()) return;
+  if (destinations_.empty() && !all_queued_) return;
   if (std::ranges::all_of(destinations_, &Destination::complete)) finish();
 }
 
@@ -409,7 +427,7 @@ void PrefillRoom::on_due(Time now) {
 }
 
 std::string PrefillRoom::where_it_stands() const {
-  if (destinations_.empty()) return "decode hasn't announced its pages";
+  if (destinations_.empty() && required_ > 0) return "decode hasn't announced its pages";
   if (!all_here())
     return fmt::format("{} of {} decode engines have announced their pages", destinations_.size(),
                        required_);

@@ -77,7 +77,6 @@ class PrefillRoom final : public RoomBase {
     std::size_t first_unwritten = 0;
     std::set<WriteId> writes;             ///< in flight
     std::vector<std::uint64_t> declared;  ///< acknowledged bytes per component of decode
-    std::uint32_t declared_pages = 0;
     bool answered = false;  ///< knows where the room stands; told again when the first write starts
     bool writing = false;
     bool done_sent = false;
@@ -96,6 +95,7 @@ class PrefillRoom final : public RoomBase {
   [[nodiscard]] Status may_wait(const Destination& to, std::size_t pages) const;
   /// False when the chunk doesn't fit what decode announced (the room has failed then).
   bool write(Destination& to, const SourceChunk& chunk);
+  bool check_announced(const Destination& to);
   bool plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
                   std::vector<std::uint64_t>& bytes);
   void on_write_done(std::size_t destination, WriteId write, const Status& result,
@@ -113,7 +113,8 @@ class PrefillRoom final : public RoomBase {
   Host& host_;
   const std::string only_decode_;
   std::vector<Destination> destinations_;
-  std::size_t required_ = 1;  // decode engines; the first announcement says how many
+  // Decode engines; the first announcement says how many. 0: this rank brings nothing to anyone.
+  std::size_t required_ = 1;
   std::optional<std::uint32_t> num_pages_;
   std::optional<std::uint32_t> aux_index_;
   std::vector<SourceChunk> chunks_;

@@ -42,10 +42,17 @@ void KvReceiver::init() {
 
 Status KvReceiver::send_metadata(std::span<const std::uint32_t> pages,
                                  std::optional<std::uint32_t> aux_index,
-                                 const KvStateIndices& states, std::uint64_t prefix_tokens) {
+                                 const KvStateIndices& states, std::uint64_t prefix_tokens,
+                                 std::span<const std::uint32_t> device_pages) {
   if (poll() == KvStatus::kFailed) return failure();
-  auto gathered = kv::gather_pages(link_->layout(), pages, aux_index, states, true);
+  auto gathered = kv::gather_pages(link_->layout(), pages, aux_index, states, true, device_pages);
   if (!gathered) return std::move(gathered).error();
+  const KvLayout& layout = link_->layout();
+  if (const std::uint64_t virtual_page = std::uint64_t{layout.page_tokens} * layout.rank.dcp_size;
+      layout.rank.dcp_size > 1 && prefix_tokens % virtual_page != 0)
+    return kv::misuse(
+        fmt::format("room {}: prefix_tokens {} isn't a multiple of {} ({} x dcp_size)",
+                    room().value, prefix_tokens, virtual_page, layout.page_tokens));
   const MutexLock lock(handle_->promise_mutex);
   if (handle_->promise.num_pages)
     return kv::misuse(fmt::format("room {}: the pages were announced before", room().value));
