@@ -3,10 +3,11 @@
     ./dev bench                          tcp, every page size
     ./dev bench tcp --quick --json FILE  done in under 50 s
     ./dev bench local --quick --json FILE  copies between processes of this host
+    ./dev bench kv --quick --json FILE   requests through the KV manager
     ./dev bench recovery [--quick]       faults in real processes (root; docs/benchmarks.md)
 
-Every row compares kvmend with the machine itself, measured in the same run between the same two
-processes, alternating. `gbps` are 10^9 bytes per second; CPU is user + system of both processes.
+Rows of tcp and local compare kvmend with the machine itself, those of kv the KV manager with its own
+engine, measured in the same run between the same two processes, alternating. `gbps` are 10^9 bytes per second; CPU is user + system of both processes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,35 @@ DATA_COLUMNS = (
     ("idle cores", "idle_cores", "{:.4f}"),
 )
 
+KV_COLUMNS = (
+    ("case", "case", "{}"),
+    ("transport", "transport", "{}"),
+    ("ok", "ok", "{}"),
+    ("requests", "requests", "{:,}"),
+    ("at once", "concurrency", "{:,}"),
+    ("p50 ms", "p50_ms", "{:.3f}"),
+    ("p99 ms", "p99_ms", "{:.3f}"),
+    ("max ms", "max_ms", "{:.3f}"),
+    ("requests/s", "requests_per_s", "{:,.0f}"),
+    ("GB/s", "gbps", "{:.2f}"),
+    ("engine GB/s", "engine_gbps", "{:.2f}"),
+    ("ratio", "ratio_engine", "{:.2f}"),
+    ("B/room decode", "bytes_per_room_decode", "{:,.0f}"),
+    ("prefill", "bytes_per_room_prefill", "{:,.0f}"),
+    ("left decode", "growth_per_room_decode", "{:.1f}"),
+    ("left prefill", "growth_per_room_prefill", "{:.1f}"),
+    ("midway", "midway", "{:,}"),
+    ("foreign B", "foreign_bytes", "{}"),
+)
+
+
+def describe(row: Row) -> str:
+    """One line about a row, printed as it comes."""
+    if "page_bytes" in row:
+        return (f"{row['page_bytes']:>9,} B pages: {row['gbps']:.2f} GB/s, "
+                f"{row['ratio_raw']:.2f} of raw")
+    return f"{row['case']}: " + ("ok" if row["ok"] else "NOT OK")
+
 
 def run_rows(command: list[str], console: Console) -> list[Row]:
     """Runs a benchmark program that prints one JSON object per line; shows the rows as they come."""
@@ -56,16 +86,16 @@ def run_rows(command: list[str], console: Console) -> list[Row]:
                 continue  # a log line
             row = json.loads(line)
             rows.append(row)
-            console.print(f"  {row['page_bytes']:>9,} B pages: {row['gbps']:.2f} GB/s, "
-                          f"{row['ratio_raw']:.2f} of raw")
+            console.print(f"  {describe(row)}")
     if process.returncode != 0:
         raise SystemExit(f"bench: {' '.join(command)} failed (exit {process.returncode})")
     return rows
 
 
-def print_table(title: str, rows: list[Row], console: Console) -> None:
+def print_table(title: str, rows: list[Row], console: Console,
+                known: tuple[tuple[str, str, str], ...] = DATA_COLUMNS) -> None:
     """One line per row; columns that no row has are left out."""
-    columns = [c for c in DATA_COLUMNS if any(c[1] in row for row in rows)]
+    columns = [c for c in known if any(c[1] in row for row in rows)]
     table = Table(title=title)
     for name, _, _ in columns:
         table.add_column(name, justify="right")
@@ -95,6 +125,20 @@ def bench_local(args: argparse.Namespace, console: Console) -> list[Row]:
     return rows
 
 
+def bench_kv(args: argparse.Namespace, console: Console) -> list[Row]:
+    """Requests through the KV manager, both sides on this host, over tcp (and local)."""
+    command = [str(args.bin / "kvmend_kv_bench"), "--rounds", "5" if args.quick else str(args.reps),
+               "--aborts", "200" if args.quick else "1000"]
+    if args.only:
+        command += ["--only", ",".join(args.only)]
+    rows = run_rows(command, console)
+    if not args.quick:
+        rows += run_rows([*command, "--local"], console)
+    print_table("requests from decode's metadata to Success on both sides", rows, console,
+                KV_COLUMNS)
+    return rows
+
+
 def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
     """What faults cost: requests lost, time to detect and to recover."""
     import recovery
@@ -103,7 +147,7 @@ def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
                         args.svg, console)
 
 
-BENCHES = {"local": bench_local, "recovery": bench_recovery, "tcp": bench_tcp}
+BENCHES = {"kv": bench_kv, "local": bench_local, "recovery": bench_recovery, "tcp": bench_tcp}
 
 
 def main() -> int:
@@ -116,7 +160,8 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the rows here")
     parser.add_argument("--svg", metavar="FILE", type=Path, help="recovery: draw the timelines")
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
-                        help="recovery: deaths outages flap restarts blips fifty healthy")
+                        help="recovery: deaths outages flap restarts blips fifty healthy; kv: "
+                        "control control_c8 1MiB 1MiB_c8 16MiB frag4096 rooms switch abort")
     parser.add_argument("--bin", type=Path, default=BIN, help="folder of the benchmark programs")
     args = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -126,7 +171,7 @@ def main() -> int:
                   "the machine is shared: compare ratios, not figures of different runs")
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
-    return 1 if any("error" in row for row in rows) else 0
+    return 1 if any("error" in row or not row.get("ok", True) for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -121,7 +121,11 @@ void add_kv(const Corpus& corpus) {
                               .dtype = "bfloat16",
                               .base_offset = {0, 64}};
   const std::vector<KvMessage> all = {
-      KvRegister{3, {.page_tokens = 16, .element_order = "nhd", .components = {component}}},
+      KvRegister{3,
+                 {.page_tokens = 16,
+                  .element_order = "nhd",
+                  .components = {component},
+                  .version = kKvLayoutVersion}},
       KvRegisterReply{3, Code::kIncompatible, "head_dim"},
       KvRoomMetadata{.room = room,
                      .attempt = 2,
@@ -136,6 +140,49 @@ void add_kv(const Corpus& corpus) {
   for (const KvMessage& message : all)
     corpus.add("kv_messages", fmt::format("kind{}", message.index()),
                fuzz::bytes(encode_kv(message)));
+  corpus.add("kv_messages", "coverage",
+             fuzz::bytes(encode_kv(KvRegisterReply{
+                 .registration = 3,
+                 .coverage = {{.bytes = {64, 0, 8}, .elided = {1}, .divisor = 2}, {}}})));
+}
+
+// Layouts that the ones of kv_plan_fuzz.cc can be mapped to; the first byte chooses ours.
+void add_plans(const Corpus& corpus) {
+  const auto layout = [](std::uint32_t heads, std::uint32_t tp_rank, std::uint32_t tp_size) {
+    const std::uint32_t channels = 16 / tp_size;
+    return KvLayout{
+        .page_tokens = 4,
+        .kv_heads = heads,
+        .head_dim = 8,
+        .element_order = "nhd",
+        .rank = {.tp_rank = tp_rank, .tp_size = tp_size},
+        .components =
+            {{.regions = {{1, 1}, {2, 1}, {3, 1}},
+              .item_len = {64ULL * heads},
+              .items = 20,
+              .layer_ids = {2, 1, 0},
+              .base_offset = {0, 64, 128}},
+             {.kind = 1, .regions = {{4, 1}}, .item_len = {24}, .items = 8},
+             {.kind = 2,
+              .regions = {{5, 1}},
+              .item_len = {6ULL * channels},
+              .items = 8,
+              .layer_ids = {1},
+              .shapes = {{.rows = 3, .columns = channels, .total_columns = 16, .groups = {8, 8}}}}},
+        .total_kv_heads = 4,
+        .version = kKvLayoutVersion};
+  };
+  const auto add = [&](const char* name, char ours, const KvLayout& there) {
+    corpus.add("kv_plan", name, fuzz::bytes(ours + encode_kv(KvRegister{3, there})));
+  };
+  add("equal", 0, layout(4, 0, 1));
+  add("tp1_to_2", 0, layout(2, 1, 2));
+  add("tp4_to_2", 0x22, layout(2, 1, 2));
+  add("hnd_to_nhd", 4, layout(4, 0, 1));
+  KvLayout dealt = layout(4, 0, 1);
+  dealt.rank.dcp_rank = 1;
+  dealt.rank.dcp_size = 3;
+  add("dcp3", 0, dealt);
 }
 
 }  // namespace
@@ -147,5 +194,6 @@ int main(int argc, char** argv) {
   add_hellos(corpus);
   add_control(corpus);
   add_kv(corpus);
+  add_plans(corpus);
   return 0;
 }

@@ -52,6 +52,7 @@ void run_one(const Batch& batch, std::uint64_t seed, Row& row, std::mutex& mutex
   row.trace_hash += report.trace_hash;
   row.succeeded += report.succeeded;
   row.failed += report.failed;
+  row.aborted_midway += report.aborted_midway;
   row.virtual_seconds += report.virtual_seconds;
   row.slowest_recovery_seconds =
       std::max(row.slowest_recovery_seconds, report.slowest_recovery_seconds);

@@ -27,6 +27,7 @@ struct Row {
   std::uint64_t trace_hash = 0;  ///< over the seeds, in any order
   std::uint64_t succeeded = 0;
   std::uint64_t failed = 0;
+  std::uint64_t aborted_midway = 0;
   double virtual_seconds = 0;
   double cpu_seconds = 0;
   double slowest_recovery_seconds = 0;

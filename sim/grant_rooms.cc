@@ -58,22 +58,15 @@ GrantRooms::GrantRooms(Cluster& cluster, GrantRoomOptions options)
     : cluster_(cluster),
       options_(options),
       dice_(mix(cluster.seed(), 0x600a5)),
-      elapsed_(options.from) {
+      arrivals_(cluster, dice_, options.gap, options.until) {
   cluster.add_part(*this);
-  cluster.after(options.from, [this] { schedule(); });
+  arrivals_.start(options.from, [this] { open_room(); });
 }
 
 GrantRooms::~GrantRooms() = default;
 
 std::size_t GrantRooms::pool_bytes() {
   return 2 * kHalf;
-}
-
-GrantRooms::Life* GrantRooms::life(std::size_t node, std::uint64_t number) {
-  for (const auto& one : lives_)
-    if (one->instance->number() == number && one->instance->node().index() == node)
-      return one.get();
-  return nullptr;
 }
 
 void GrantRooms::on_started(Instance& instance) {
@@ -87,7 +80,7 @@ void GrantRooms::on_started(Instance& instance) {
     fresh->free_in.push_back(page);
     fresh->free_out.push_back(page);
   }
-  lives_.push_back(std::move(fresh));
+  lives_.add(std::move(fresh));
 }
 
 void GrantRooms::on_killed(Instance& instance) {
@@ -98,28 +91,18 @@ void GrantRooms::on_killed(Instance& instance) {
     }
     if (room->to_life == instance.number()) room->receiver_over = true;
   }
-  std::erase_if(lives_, [&](const auto& one) { return one->instance == &instance; });
+  lives_.remove(instance);
 }
 
 // ----------------------------------------------------------------------------------------- acting
-
-void GrantRooms::schedule() {
-  const Duration gap = dice_.between(options_.gap / 4, options_.gap * 2);
-  elapsed_ += gap;
-  if (elapsed_ >= options_.until) return;
-  cluster_.after(gap, [this] {
-    open_room();
-    schedule();
-  });
-}
 
 void GrantRooms::open_room() {
   auto& nodes = cluster_.nodes();
   Node& a = *dice_.pick(nodes);
   Node& b = *dice_.pick(nodes);
   if (&a == &b || a.active() == nullptr || b.active() == nullptr) return;
-  Life& from = *life(a.index(), a.instance()->number());
-  Life& to = *life(b.index(), b.instance()->number());
+  Life& from = *lives_.find(a.index(), a.instance()->number());
+  Life& to = *lives_.find(b.index(), b.instance()->number());
   const std::size_t pages = 1 + dice_.below(kMaxRoomPages);
   if (from.free_out.size() < pages || to.free_in.size() < pages) return;
   auto room = std::make_shared<Room>();
@@ -165,8 +148,8 @@ void GrantRooms::open_room() {
   if (dice_.chance(options_.abort_share)) {
     const bool receiver = dice_.chance(0.6);
     cluster_.after(dice_.skewed(1ms, 2s), [this, room, receiver] {
-      Life* one =
-          receiver ? life(room->to_node, room->to_life) : life(room->from_node, room->from_life);
+      Life* one = receiver ? lives_.find(room->to_node, room->to_life)
+                           : lives_.find(room->from_node, room->from_life);
       if (one == nullptr || one->instance->paused()) return;
       if (receiver) {
         if (!room->receiver_over) end_receiver(*room, memory::GrantEnd::kRevoked);
@@ -181,7 +164,7 @@ void GrantRooms::open_room() {
 }
 
 void GrantRooms::send(const std::shared_ptr<Room>& room) {
-  Life* from = life(room->from_node, room->from_life);
+  Life* from = lives_.find(room->from_node, room->from_life);
   if (from == nullptr || room->sender_over) return;
   if (from->instance->paused()) return cluster_.after(50ms, [this, room] { send(room); });
   Instance& instance = *from->instance;
@@ -216,7 +199,7 @@ void GrantRooms::steal(Room& room) {
   if (thief.active() == nullptr || thief.index() == room.to_node ||
       thief.active()->number() == room.from_life)
     return;
-  Life& own = *life(thief.index(), thief.active()->number());
+  Life& own = *lives_.find(thief.index(), thief.active()->number());
   if (own.free_out.empty()) return;
   const std::uint32_t page = own.free_out.back();
   own.free_out.pop_back();
@@ -237,7 +220,7 @@ void GrantRooms::steal(Room& room) {
   // whether anything of it landed.
   transfer->on_done = [this, sending, page, node = thief.index(),
                        number = instance.number()](const Status& /*status*/) {
-    if (Life* back = life(node, number)) {
+    if (Life* back = lives_.find(node, number)) {
       back->instance->pool().end(sending);
       back->free_out.push_back(page);
     }
@@ -249,7 +232,7 @@ void GrantRooms::steal(Room& room) {
 
 void GrantRooms::end_receiver(Room& room, memory::GrantEnd how) {
   room.receiver_over = true;
-  Life* to = life(room.to_node, room.to_life);
+  Life* to = lives_.find(room.to_node, room.to_life);
   Pool& pool = to->instance->pool();
   pool.look();
   // Expiry is the table's own business: nobody has to call.
@@ -285,8 +268,8 @@ void GrantRooms::end_sender(Room& room, const Status& status) {
   if (room.sender_over) return;
   room.sender_over = true;
   room.sender_ok = status.is_ok();
-  Life* from = life(room.from_node, room.from_life);
-  Life* to = life(room.to_node, room.to_life);
+  Life* from = lives_.find(room.from_node, room.from_life);
+  Life* to = lives_.find(room.to_node, room.to_life);
   if (!status.is_ok() && (status.detail().empty() || status.code() == Code::kInternal))
     cluster_.verdict().report(3, "a room's transfer ended without a reason: " + status.to_string());
   if (status.is_ok() && to != nullptr && !room.receiver_over &&
@@ -309,7 +292,7 @@ void GrantRooms::end_sender(Room& room, const Status& status) {
 }
 
 void GrantRooms::look_at(const std::shared_ptr<Room>& room) {
-  if (Life* to = life(room->to_node, room->to_life); to != nullptr && !room->receiver_over) {
+  if (Life* to = lives_.find(room->to_node, room->to_life); to != nullptr && !room->receiver_over) {
     Instance& instance = *to->instance;
     if (instance.paused()) return;
     const memory::Grant* grant = instance.engine().grants().find(room->grant);
@@ -322,7 +305,7 @@ void GrantRooms::look_at(const std::shared_ptr<Room>& room) {
       cluster_.verdict().report(3, fmt::format("room {:x}: its grant vanished", room->number));
     }
   }
-  if (Life* from = life(room->from_node, room->from_life);
+  if (Life* from = lives_.find(room->from_node, room->from_life);
       from != nullptr && room->sent && !room->sender_over && !from->instance->paused()) {
     if (from->instance->now() > room->send_deadline + kGrace &&
         cluster_.world().now() > from->instance->running_since() + kGrace)
@@ -339,7 +322,7 @@ void GrantRooms::on_step() {
     if (!room->receiver_over) return false;
     if (room->sender_over) return true;
     // Never sent: its source pages were not taken into use.
-    return life(room->from_node, room->from_life) == nullptr;
+    return lives_.find(room->from_node, room->from_life) == nullptr;
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "session/transfer_state.h"
 #include "sim/cluster.h"
+#include "sim/load.h"
 
 namespace kvmend::sim {
 
@@ -43,20 +44,18 @@ class GrantRooms final : public Part {
   struct Room;
   struct Life;
 
-  void schedule();
   void open_room();
   void send(const std::shared_ptr<Room>& room);
   void steal(Room& room);
   void look_at(const std::shared_ptr<Room>& room);
   void end_receiver(Room& room, memory::GrantEnd how);
   void end_sender(Room& room, const Status& status);
-  Life* life(std::size_t node, std::uint64_t number);
 
   Cluster& cluster_;
   const GrantRoomOptions options_;
   Dice dice_;
-  Duration elapsed_{};
-  std::vector<std::unique_ptr<Life>> lives_;
+  Arrivals arrivals_;
+  Lives<Life> lives_;
   std::vector<std::shared_ptr<Room>> rooms_;
   std::uint64_t numbers_ = 0;
   std::uint64_t ok_ = 0;

@@ -46,6 +46,12 @@ class WatchedPort final : public kv::EnginePort {
   Status send(const Address& to, Incarnation target, std::string_view body) override {
     return inner_.send(to, target, body);
   }
+  [[nodiscard]] std::optional<kv::Blacklisted> blacklisted(const Address& peer) const override {
+    return inner_.blacklisted(peer);
+  }
+  void on_peer_registered(const Address& peer, Incarnation incarnation) override {
+    inner_.on_peer_registered(peer, incarnation);
+  }
 
   /// The application takes a room's pages back: from now on nothing may land in them, whatever the
   /// manager has done.

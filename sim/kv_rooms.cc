@@ -35,6 +35,7 @@ struct Side {
   std::uint64_t life = 0;
   std::array<Pages, kPoolParts.size()> pages;
   Time started{};  ///< by its own clock
+  std::optional<Time> aborted;
   bool over = false;
 };
 
@@ -67,9 +68,9 @@ KvRooms::KvRooms(Cluster& cluster, KvRoomsOptions options)
     : cluster_(cluster),
       options_(std::move(options)),
       dice_(mix(cluster.seed(), 0x40075)),
-      elapsed_(options_.from) {
+      arrivals_(cluster, dice_, options_.gap, options_.until) {
   cluster.add_part(*this);
-  cluster.after(options_.from, [this] { schedule(); });
+  arrivals_.start(options_.from, [this] { open_room(); });
 }
 
 KvRooms::~KvRooms() {
@@ -78,13 +79,6 @@ KvRooms::~KvRooms() {
 
 std::size_t KvRooms::pool_bytes() {
   return kv_pool_bytes();
-}
-
-KvRooms::Life* KvRooms::life(std::size_t node, std::uint64_t number) {
-  for (const auto& one : lives_)
-    if (one->instance->number() == number && one->instance->node().index() == node)
-      return one.get();
-  return nullptr;
 }
 
 std::uint64_t KvRooms::seed_of(const Life& life, RoomId id, std::size_t component,
@@ -117,7 +111,7 @@ void KvRooms::on_started(Instance& instance) {
   one->manager = std::make_unique<KvManager>(std::move(*link));
   for (std::size_t c = 0; c < kPoolParts.size(); ++c)
     for (std::uint32_t page = 0; page < kPoolParts[c].items; ++page) one->free[c].push_back(page);
-  lives_.push_back(std::move(fresh));
+  lives_.add(std::move(fresh));
 }
 
 void KvRooms::on_killed(Instance& instance) {
@@ -132,28 +126,18 @@ void KvRooms::on_killed(Instance& instance) {
       room->sender.reset();
     }
   }
-  std::erase_if(lives_, [&](const auto& one) { return one->instance == &instance; });
+  lives_.remove(instance);
 }
 
 // ----------------------------------------------------------------------------------------- acting
-
-void KvRooms::schedule() {
-  const Duration gap = dice_.between(options_.gap / 4, options_.gap * 2);
-  elapsed_ += gap;
-  if (elapsed_ >= options_.until) return;
-  cluster_.after(gap, [this] {
-    open_room();
-    schedule();
-  });
-}
 
 void KvRooms::open_room() {
   auto& nodes = cluster_.nodes();
   Node& p = *nodes[dice_.below(options_.prefill)];
   Node& d = *nodes[options_.prefill + dice_.below(nodes.size() - options_.prefill)];
   if (p.active() == nullptr || d.active() == nullptr) return;
-  Life& from = *life(p.index(), p.active()->number());
-  Life& to = *life(d.index(), d.active()->number());
+  Life& from = *lives_.find(p.index(), p.active()->number());
+  Life& to = *lives_.find(d.index(), d.active()->number());
   const std::size_t pages = 1 + dice_.below(kMaxPages);
   const bool state = dice_.chance(0.5);
   const std::array<std::size_t, kPoolParts.size()> wanted{pages, 1, state ? 1U : 0U};
@@ -178,8 +162,8 @@ void KvRooms::open_room() {
     }
   rooms_.push_back(room);
   room->abandoned = dice_.chance(options_.no_sender_share);
-  const Duration late = dice_.skewed(0ms, 400ms);
-  const Duration later = dice_.skewed(0ms, 400ms);
+  const Duration late = dice_.skewed(0ms, options_.late);
+  const Duration later = dice_.skewed(0ms, options_.late);
   if (dice_.chance(0.5)) {
     announce(room);
     cluster_.after(late, [this, room] { start_sender(room); });
@@ -192,7 +176,7 @@ void KvRooms::open_room() {
 }
 
 void KvRooms::announce(const std::shared_ptr<Room>& room) {
-  Life* to = life(room->in.node, room->in.life);
+  Life* to = lives_.find(room->in.node, room->in.life);
   if (to == nullptr || room->in.over) return;
   if (to->instance->paused()) return cluster_.after(50ms, [this, room] { announce(room); });
   room->in.started = to->instance->now();
@@ -210,7 +194,7 @@ void KvRooms::announce(const std::shared_ptr<Room>& room) {
 }
 
 void KvRooms::start_sender(const std::shared_ptr<Room>& room) {
-  Life* from = life(room->out.node, room->out.life);
+  Life* from = lives_.find(room->out.node, room->out.life);
   if (from == nullptr || room->out.over) return;
   if (room->abandoned) {
     room->out.over = true;
@@ -234,7 +218,7 @@ void KvRooms::start_sender(const std::shared_ptr<Room>& room) {
 }
 
 void KvRooms::send_chunk(const std::shared_ptr<Room>& room) {
-  Life* from = life(room->out.node, room->out.life);
+  Life* from = lives_.find(room->out.node, room->out.life);
   if (from == nullptr || room->out.over || room->abandoned) return;
   if (from->instance->paused() || !room->sender)
     return cluster_.after(50ms, [this, room] { send_chunk(room); });
@@ -248,24 +232,39 @@ void KvRooms::send_chunk(const std::shared_ptr<Room>& room) {
   if (!status.is_ok()) return;  // the room has failed: seen by the look at it
   room->sent_pages += count;
   if (room->sent_pages < pages.size())
-    cluster_.after(dice_.skewed(0ms, 300ms), [this, room] { send_chunk(room); });
+    cluster_.after(dice_.skewed(0ms, options_.late * 3 / 4), [this, room] { send_chunk(room); });
 }
 
 void KvRooms::plan_aborts(const std::shared_ptr<Room>& room) {
-  const bool receiver = dice_.chance(0.5);
+  const bool receiver = options_.decode_aborts || dice_.chance(0.5);
   const bool both = dice_.chance(0.2);
   const bool clear = dice_.chance(0.3);  // gives the room number up, which aborts
-  cluster_.after(dice_.skewed(0ms, 1500ms), [this, room, receiver, both, clear] {
-    Life* to = life(room->in.node, room->in.life);
-    Life* from = life(room->out.node, room->out.life);
+  cluster_.after(dice_.skewed(0ms, options_.abort_within), [this, room, receiver, both, clear] {
+    Life* to = lives_.find(room->in.node, room->in.life);
+    Life* from = lives_.find(room->out.node, room->out.life);
     if ((receiver || both) && to != nullptr && !to->instance->paused() && room->receiver)
-      clear ? room->receiver->clear() : room->receiver->abort("aborted by the script");
+      abort_at_decode(*room, *to, clear);
     if ((!receiver || both) && from != nullptr && !from->instance->paused() && room->sender)
       clear ? room->sender->clear() : room->sender->abort("aborted by the script");
   });
 }
 
+void KvRooms::abort_at_decode(Room& room, Life& life, bool clear) {
+  if (room.receiver->poll() == KvStatus::kTransferring) ++aborted_midway_;
+  room.in.aborted = life.instance->now();
+  clear ? room.receiver->clear() : room.receiver->abort("aborted by the script");
+}
+
 // ---------------------------------------------------------------------------------------- results
+
+void KvRooms::check_release(const Room& room, const Life& life) {
+  if (!options_.decode_aborts || !room.in.aborted) return;
+  const Duration took = life.instance->now() - *room.in.aborted;
+  if (took > options_.release_within)
+    cluster_.verdict().report(
+        3, fmt::format("room {}: its pages were free {:.1f} ms after decode's abort", room.id.value,
+                       to_seconds(took) * 1e3));
+}
 
 void KvRooms::check_reason(const Status& why, const char* who) {
   if (why.is_ok() || why.detail().empty() || why.code() == Code::kInternal)
@@ -284,11 +283,12 @@ void KvRooms::check_deadline(Room& room, Life& life, Time started, const char* w
 }
 
 void KvRooms::look_at_receiver(Room& room) {
-  Life* to = life(room.in.node, room.in.life);
+  Life* to = lives_.find(room.in.node, room.in.life);
   if (to == nullptr || room.in.over || !room.receiver || to->instance->paused()) return;
   const KvStatus status = room.receiver->poll();
   if (!is_terminal(status)) return check_deadline(room, *to, room.in.started, "decode");
   room.in.over = true;
+  check_release(room, *to);
   Pool& pool = to->instance->pool();
   pool.look();
   to->port->take_back(room.id);
@@ -313,7 +313,7 @@ void KvRooms::look_at_receiver(Room& room) {
 }
 
 void KvRooms::look_at_sender(Room& room) {
-  Life* from = life(room.out.node, room.out.life);
+  Life* from = lives_.find(room.out.node, room.out.life);
   if (from == nullptr || room.out.over || !room.sender || from->instance->paused()) return;
   const KvStatus status = room.sender->poll();
   if (!is_terminal(status)) return check_deadline(room, *from, room.out.started, "prefill");

@@ -119,6 +119,7 @@ void print_row(const Row& row) {
       row.batch.fault, row.batch.scenario->name, row.batch.seeds, row.violations,
       row.virtual_seconds, row.cpu_seconds, row.succeeded, row.failed,
       row.slowest_recovery_seconds);
+  if (row.aborted_midway > 0) fmt::print("  {} aborted midway\n", row.aborted_midway);
   if (row.violations == 0) return;
   fmt::print("  rule {} at {:.6f} s: {}\n  replay: {}\n", row.first.rule,
              to_seconds(row.first.at.time_since_epoch()), row.first.text,

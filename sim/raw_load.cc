@@ -52,9 +52,9 @@ RawLoad::RawLoad(Cluster& cluster, RawOptions options)
     : cluster_(cluster),
       options_(options),
       dice_(mix(cluster.seed(), 0x4a3)),
-      elapsed_(options.from) {
+      arrivals_(cluster, dice_, options.gap, options.until) {
   cluster.add_part(*this);
-  cluster.after(options.from, [this] { schedule(); });
+  arrivals_.start(options.from, [this] { act(); });
 }
 
 RawLoad::~RawLoad() = default;
@@ -107,16 +107,6 @@ Instance* RawLoad::life(std::size_t node, std::uint64_t number) {
 }
 
 // ----------------------------------------------------------------------------------------- acting
-
-void RawLoad::schedule() {
-  const Duration gap = dice_.between(options_.gap / 4, options_.gap * 2);
-  elapsed_ += gap;
-  if (elapsed_ >= options_.until) return;
-  cluster_.after(gap, [this] {
-    act();
-    schedule();
-  });
-}
 
 void RawLoad::act() {
   auto& nodes = cluster_.nodes();

@@ -9,6 +9,7 @@
 
 #include "session/transfer_state.h"
 #include "sim/cluster.h"
+#include "sim/load.h"
 
 namespace kvmend::sim {
 
@@ -50,7 +51,6 @@ class RawLoad final : public Part {
     bool spoilt = false;  ///< a write into it failed: its late bytes may come at any time
   };
 
-  void schedule();
   void act();
   void submit(Instance& from, Instance& to);
   void reregister(Instance& instance);
@@ -62,7 +62,7 @@ class RawLoad final : public Part {
   Cluster& cluster_;
   const RawOptions options_;
   Dice dice_;
-  Duration elapsed_{};
+  Arrivals arrivals_;
   std::vector<std::shared_ptr<Job>> jobs_;
   /// By (life of the target, slot): what was promised to whom.
   std::map<std::pair<std::uint64_t, std::size_t>, Slot> inbox_;

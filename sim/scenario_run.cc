@@ -38,6 +38,10 @@ ClusterOptions random_options(std::uint64_t seed, const Shape& shape) {
   options.world.short_io_probability = 0.1 * static_cast<double>(dice.below(4));
   if (dice.chance(0.3))
     options.world.bytes_per_second = 1e6 * static_cast<double>(1 + dice.below(20));
+  if (shape.slow_link > 0) {
+    options.world.bytes_per_second = shape.slow_link;
+    options.world.max_segment_bytes = 512;
+  }
   if (shape.tight) {
     engine.window_chunks = 1;
     engine.window_bytes = engine.chunk_bytes;

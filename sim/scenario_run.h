@@ -22,6 +22,7 @@ struct Shape {
   std::size_t prefill = 2;  ///< or just nodes, where roles don't matter
   std::size_t decode = 0;
   std::size_t pool = 0;
+  double slow_link = 0;    ///< bytes per second; 0: as the seed says
   bool tight = false;      ///< the smallest windows and buffers, and nothing goes wrong
   bool long_idle = false;  ///< sessions that nobody asks for stay
 };

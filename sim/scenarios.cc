@@ -62,6 +62,27 @@ Report kv_abort(std::uint64_t seed) {
   return run.finish(rooms);
 }
 
+// Every room is aborted by decode, most while their bytes crawl over a throttled link (case I2):
+// nothing may land in a page that has been given away, and it is given away at once.
+Report throttled_abort(std::uint64_t seed) {
+  Run run("throttled_abort", seed,
+          {.prefill = 2,
+           .decode = 2,
+           .pool = KvRooms::pool_bytes(),
+           .slow_link = 3e5 * static_cast<double>(1 + mix(seed, 3) % 5)});
+  KvRoomsOptions options;
+  options.abort_share = 1;
+  options.abort_within = 60ms;
+  options.decode_aborts = true;
+  options.no_sender_share = 0;
+  options.gap = 6ms;
+  options.late = 2ms;
+  KvRooms& rooms = run.add_kv(options);
+  Report report = run.finish(rooms);
+  report.aborted_midway = rooms.aborted_midway();
+  return report;
+}
+
 // No fault at all, but the smallest windows and buffers: everything must succeed (case R10).
 Report kv_tight(std::uint64_t seed) {
   Run run("kv_tight", seed,
@@ -173,6 +194,8 @@ constexpr std::array kScenarios{
              kv_storm},
     Scenario{"kv_restart", "processes die and restart at the same address", kv_restart},
     Scenario{"kv_abort", "most rooms are aborted while bytes are under way", kv_abort},
+    Scenario{"throttled_abort", "decode aborts every room in the middle of a throttled write",
+             throttled_abort},
     Scenario{"kv_tight", "no fault, smallest windows and buffers: all must succeed", kv_tight},
     Scenario{"rooms", "one grant per room, decided by landed bytes; silent peers", rooms},
     Scenario{"rooms_storm", "the same; every trouble", rooms_storm},

@@ -20,6 +20,7 @@ struct Report {
   double virtual_seconds = 0;
   std::uint64_t succeeded = 0;  ///< rooms and transfers
   std::uint64_t failed = 0;
+  std::uint64_t aborted_midway = 0;  ///< rooms that decode aborted while bytes were under way
   double slowest_recovery_seconds = 0;
 };
 

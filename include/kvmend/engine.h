@@ -52,7 +52,9 @@ struct SessionInfo {
 struct EngineStats {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_discarded = 0;  ///< arrived for refused or revoked frames
+  std::uint64_t local_bytes_sent = 0;      ///< of bytes_sent: by the local transport
+  std::uint64_t local_bytes_received = 0;  ///< of bytes_received: the same
+  std::uint64_t bytes_discarded = 0;       ///< arrived for refused or revoked frames
   std::uint64_t frames_refused = 0;
   std::uint64_t protocol_errors = 0;
   std::uint64_t transfers_ok = 0;

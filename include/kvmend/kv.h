@@ -23,6 +23,7 @@
 
 #include "kvmend/engine.h"
 #include "kvmend/ids.h"
+#include "kvmend/kv_layout.h"
 #include "kvmend/memory.h"
 #include "kvmend/status.h"
 
@@ -46,65 +47,6 @@ enum class KvStatus : std::uint8_t {
 /// The status of a request that several ranks serve: the minimum. Empty: kBootstrapping.
 [[nodiscard]] KvStatus combine_ranks(std::span<const KvStatus> ranks);
 
-/// What a pool holds. The numbers travel on the wire: append only.
-enum class KvPool : std::uint32_t {
-  kKv = 0,
-  kAux = 1,
-  kMamba = 2,
-  kQsaPending = 3,
-  kQsaCompressed = 4,
-  kSwa = 5,
-  kDsa = 6,
-  kDsaTail = 7,
-  kMinimaxIndexK = 8,
-  kMinimaxDenseKv = 9,
-  kSwaRing = 10,
-  kC128State = 11,
-  kRequestRow = 12,
-  kBlockScale = 13,
-  kBlockScaleSwa = 14,
-};
-[[nodiscard]] std::string_view kv_pool_name(KvPool pool);
-
-/// One array of `items` (see KvComponent) pages of `item_len` bytes, page 0 at `base`.
-struct KvBuffer {
-  void* base = nullptr;
-  std::uint64_t item_len = 0;
-};
-
-/// Buffers that share their page indices: usually K and V of every layer.
-struct KvComponent {
-  KvPool pool = KvPool::kKv;
-  std::string dtype;                     ///< "bfloat16", ...; compared as text; at most 32 bytes
-  std::uint64_t items = 0;               ///< pages in each buffer
-  std::vector<KvBuffer> buffers;         ///< 1 to 4,096
-  std::vector<std::uint32_t> layer_ids;  ///< one per buffer, or none
-  MemoryKind kind = MemoryKind::kHost;
-};
-
-/// Coordinates of a rank.
-struct KvRank {
-  std::uint32_t tp_rank = 0;
-  std::uint32_t tp_size = 1;
-  std::uint32_t pp_rank = 0;
-  std::uint32_t pp_size = 1;
-  std::uint32_t dp_rank = 0;
-  std::uint32_t dp_size = 1;
-  std::uint32_t cp_rank = 0;
-  std::uint32_t cp_size = 1;
-};
-
-/// A rank's pools. Exactly one component of kind kKv, at most one kAux, any number of state pools
-/// (their order is the order of the state indices below); at most 32 in all.
-struct KvLayout {
-  std::uint32_t page_tokens = 0;  ///< tokens per page of the kKv component
-  std::uint32_t kv_heads = 0;     ///< of this rank
-  std::uint32_t head_dim = 0;
-  std::string element_order = "nhd";  ///< "nhd", "hnd", "opaque"
-  KvRank rank;
-  std::vector<KvComponent> components;
-};
-
 struct KvOptions {
   /// Until a room has ended, one way or the other. At most 7 days.
   std::chrono::nanoseconds room_deadline = std::chrono::seconds{60};
@@ -115,9 +57,39 @@ struct KvOptions {
   bool checksum = false;
 };
 
+namespace kv {
+class GateState;
+}  // namespace kv
+
+/// Holds a chunk back until its source pages are filled: a chunk that was sent with it isn't read
+/// before it is opened. Any thread; may be opened from a device's stream callback
+/// (cudaLaunchHostFunc), which is why it takes no lock for long and never calls user code.
+class KvGate {
+ public:
+  KvGate();
+  /// Idempotent. Chunks that waited are queued at once.
+  void open();
+  [[nodiscard]] bool is_open() const;
+
+ private:
+  friend class KvSender;
+  std::shared_ptr<kv::GateState> state_;
+};
+
 /// Page indices of the state pools, one list per state component in layout order. Missing lists
 /// and empty ones mean: nothing of that pool.
 using KvStateIndices = std::vector<std::vector<std::uint32_t>>;
+
+/// One prefill engine of a room, as decode's end of it sees it.
+struct KvSource {
+  std::string session;
+  /// How many decode engines the prefill engine serves in this room, this one included. Its sender
+  /// goes on once all of them have announced themselves, and succeeds once all have their pages.
+  std::uint32_t destinations = 1;
+  /// It writes nothing here (its bytes come from another rank); it only has to know of the room,
+  /// so that its sender ends well once it has queued its last chunk.
+  bool dummy = false;
+};
 
 /// What a room cost. Durations count until now, or until the room's end.
 struct KvRoomMetrics {
@@ -206,7 +178,9 @@ class KvSender {
   /// before the metadata is here. Errors (the room goes on): kInvalidArgument (before `init`, more
   /// pages than announced, states too early), kOutOfRange (names page and pool size). The room's
   /// failure, if it has ended.
-  Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {});
+  /// `ready` set: the chunk (aux and states too) waits for it; later chunks go past it.
+  Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {},
+              const KvGate* ready = nullptr);
 
   [[nodiscard]] KvStatus poll() const;  ///< never blocks
   /// Blocks until the room has ended or `timeout` has passed.
@@ -235,6 +209,9 @@ class KvReceiver {
   /// `prefill_sessions`: every prefill engine that writes into this room. A second receiver of a
   /// live room ends at once with kAlreadyExists; the first goes on.
   KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room);
+  /// The same with what a prefill engine must know of each other's ranks. At least one isn't a
+  /// dummy.
+  KvReceiver(KvManager& manager, std::span<const KvSource> sources, RoomId room);
   /// The same for one; a template, so that `{a, b}` can only mean two sessions.
   template <std::convertible_to<std::string_view> Session>
   KvReceiver(KvManager& manager, const Session& prefill_session, RoomId room)
@@ -248,11 +225,14 @@ class KvReceiver {
   void init();  ///< -> kWaitingForInput
 
   /// Announces where the room goes: KV pages in the order of the tokens, each at most once, the
-  /// row of the aux pool, and pages of the state pools. Called once. Errors (the room goes on):
+  /// row of the aux pool, and pages of the state pools. `device_pages`: of the kKvDevice pool, in
+  /// the same order. `prefix_tokens`: that decode has already; where tokens are dealt out among
+  /// ranks a multiple of page_tokens * dcp_size. Called once. Errors (the room goes on):
   /// kInvalidArgument (twice, a page twice, no such pool), kOutOfRange (names page and pool size).
   Status send_metadata(std::span<const std::uint32_t> pages,
                        std::optional<std::uint32_t> aux_index = std::nullopt,
-                       const KvStateIndices& states = {}, std::uint64_t prefix_tokens = 0);
+                       const KvStateIndices& states = {}, std::uint64_t prefix_tokens = 0,
+                       std::span<const std::uint32_t> device_pages = {});
 
   [[nodiscard]] KvStatus poll() const;
   KvStatus wait(std::chrono::nanoseconds timeout) const;
@@ -260,8 +240,9 @@ class KvReceiver {
 
   /// Revokes the room's grants at once, ends it with kAborted and tells prefill.
   void abort(std::string_view reason);
-  /// Whether every prefill engine has answered the abort (with nothing in flight any more). Only
-  /// of interest on one-sided hardware: elsewhere the revoked grant is the proof.
+  /// Whether every prefill engine has answered the failure with nothing in flight any more, or is
+  /// known to be another process. Only of interest on one-sided hardware: elsewhere the revoked
+  /// grant is the proof.
   [[nodiscard]] bool abort_acknowledged() const;
   [[nodiscard]] Status failure() const;
   void clear();

@@ -20,6 +20,7 @@ struct TcpOptions {
   int send_buffer_bytes = 4 << 20;     ///< SO_SNDBUF
   int receive_buffer_bytes = 4 << 20;  ///< SO_RCVBUF
   std::chrono::milliseconds user_timeout{10'000};  ///< TCP_USER_TIMEOUT
+  std::uint64_t pacing_bytes_per_second = 0;       ///< of each connection; 0: as fast as it goes
 };
 
 /// Whether peers of the same host and user copy straight from each other's memory.

@@ -35,15 +35,18 @@ from .errors import (
     UnavailableError,
     VersionMismatchError,
 )
-from .kv import (
+from .kv import KVGate, KVManager, KVPoll, KVReceiver, KVSender, KVSource
+from .kv_layout import (
     KVComponent,
     KVLayout,
-    KVManager,
-    KVPoll,
     KVPool,
     KVRank,
-    KVReceiver,
-    KVSender,
+    KVRankMap,
+    KVServer,
+    KVShape,
+    KVShare,
+    choose_dp_rank,
+    map_kv_ranks,
 )
 from .memory import Access, MemoryPool
 
@@ -65,13 +68,19 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "KVComponent",
+    "KVGate",
     "KVLayout",
     "KVManager",
     "KVPoll",
     "KVPool",
     "KVRank",
+    "KVRankMap",
     "KVReceiver",
     "KVSender",
+    "KVServer",
+    "KVShape",
+    "KVShare",
+    "KVSource",
     "KvmendError",
     "MemoryPool",
     "NotFoundError",
@@ -90,4 +99,6 @@ __all__ = [
     "UnavailableError",
     "VersionMismatchError",
     "default_options",
+    "choose_dp_rank",
+    "map_kv_ranks",
 ]

@@ -46,6 +46,7 @@ class EngineOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     user_timeout: float
+    pacing_bytes_per_second: int
     probe: bool
     progress_deadline: float
     heartbeat: float

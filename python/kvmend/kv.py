@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _kvmend
+from ._kvmend import Gate as KVGate
 from ._kvmend import ManagerStats, RoomMetrics
 from .engine import TransferEngine
 from .errors import InvalidArgumentError, KvmendError
-from .memory import Memory, address_of
+from .kv_layout import KVLayout
 
 __all__ = [
-    "KVComponent",
-    "KVLayout",
+    "KVGate",
     "KVManager",
     "KVPoll",
-    "KVPool",
-    "KVRank",
     "KVReceiver",
     "KVSender",
+    "KVSource",
 ]
 
 #: Page numbers: an array (uint32: taken as it is) or a sequence of ints.
@@ -43,91 +41,6 @@ class KVPoll(enum.IntEnum):
     @property
     def is_terminal(self) -> bool:
         return self in (KVPoll.FAILED, KVPoll.SUCCESS)
-
-
-class KVPool(enum.IntEnum):
-    """What a pool holds; the state pools have SGLang's names."""
-
-    KV = 0
-    AUX = 1
-    MAMBA = 2
-    QSA_PENDING = 3
-    QSA_COMPRESSED = 4
-    SWA = 5
-    DSA = 6
-    DSA_TAIL = 7
-    MINIMAX_INDEX_K = 8
-    MINIMAX_DENSE_KV = 9
-    SWA_RING = 10
-    C128_STATE = 11
-    REQUEST_ROW = 12
-    BLOCK_SCALE = 13
-    BLOCK_SCALE_SWA = 14
-
-
-@dataclass
-class KVComponent:
-    """Buffers that share their page numbers: usually K and V of every layer.
-
-    `buffers`: one per layer and kind, each `items * item_len` bytes or more, page p at
-    `p * item_len`; arrays, buffers or (address, bytes).
-    `item_len`: bytes of one page in one buffer; one number for all, or one per buffer.
-    `items`: pages in each buffer; 0: as many as fit in the smallest.
-    `dtype`: compared with the peer's as text.
-    """
-
-    buffers: Sequence[Memory]
-    item_len: int | Sequence[int]
-    items: int = 0
-    pool: KVPool = KVPool.KV
-    dtype: str = ""
-    layer_ids: Sequence[int] = ()
-    #: (address, item_len) of each buffer, filled in from the above
-    buffer_list: list[tuple[int, int]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        lengths = self.item_len
-        if not isinstance(lengths, Sequence):
-            lengths = [lengths] * len(self.buffers)
-        if len(lengths) != len(self.buffers):
-            raise InvalidArgumentError(f"{len(self.buffers)} buffers, but {len(lengths)} item_lens")
-        if not all(length > 0 for length in lengths):
-            raise InvalidArgumentError(f"item_len is {self.item_len}, but must be positive")
-        found = [address_of(buffer) for buffer in self.buffers]
-        fit = min((n // i for (_, n, _, _), i in zip(found, lengths, strict=True)), default=0)
-        if self.items > fit:
-            raise InvalidArgumentError(
-                f"{self.items} items don't fit: the smallest buffer holds {fit}"
-            )
-        self.items = self.items or fit
-        self.layer_ids = list(self.layer_ids)
-        self.buffer_list = [(f[0], length) for f, length in zip(found, lengths, strict=True)]
-
-
-@dataclass(frozen=True)
-class KVRank:
-    """Coordinates of a rank among the instance's ranks."""
-
-    tp_rank: int = 0
-    tp_size: int = 1
-    pp_rank: int = 0
-    pp_size: int = 1
-    dp_rank: int = 0
-    dp_size: int = 1
-    cp_rank: int = 0
-    cp_size: int = 1
-
-
-@dataclass
-class KVLayout:
-    """The pools of one rank: exactly one KV component, at most one AUX, any state pools."""
-
-    components: Sequence[KVComponent]
-    page_tokens: int
-    kv_heads: int
-    head_dim: int
-    element_order: str = "nhd"  # "nhd", "hnd" or "opaque"
-    rank: KVRank = KVRank()
 
 
 class KVManager:
@@ -232,6 +145,18 @@ class _Room:
         return f"<kvmend.{type(self).__name__} room {self.room}: {self.poll().name}>"
 
 
+class KVSource(NamedTuple):
+    """One prefill engine of a room. `map_kv_ranks` tells who they are.
+
+    `destinations`: how many decode engines it serves in this room, this one included.
+    `dummy`: it writes nothing here, and only has to know of the room.
+    """
+
+    session: str
+    destinations: int = 1
+    dummy: bool = False
+
+
 class KVSender(_Room):
     """Prefill's end of a room. Once it is over nothing reads the source pages any more.
 
@@ -251,15 +176,22 @@ class KVSender(_Room):
         """
         self._end.init(num_pages, aux_index)
 
-    def send(self, pages: Pages, states: Sequence[Sequence[int]] = ()) -> None:
+    def send(
+        self,
+        pages: Pages,
+        states: Sequence[Sequence[int]] = (),
+        ready: KVGate | None = None,
+    ) -> None:
         """Queues a chunk: `pages` go to the next pages of the room, in order. Never blocks for it.
 
         The chunk that completes `num_pages` is the last; aux and `states` (page numbers of each
         state pool) go with it. May be called before decode has announced the room. Raises
         InvalidArgumentError, OutOfRangeError (names page and pool size) while the room goes on,
         and the room's failure once it has one.
+
+        With `ready` the pages aren't read before that gate is open; later chunks go past this one.
         """
-        self._end.send(_pages(pages), [list(indices) for indices in states])
+        self._end.send(_pages(pages), [list(indices) for indices in states], ready)
 
 
 class KVReceiver(_Room):
@@ -269,13 +201,20 @@ class KVReceiver(_Room):
     """
 
     def __init__(
-        self, manager: KVManager, prefill_sessions: str | Sequence[str], room: int
+        self,
+        manager: KVManager,
+        prefill_sessions: str | Sequence[str | KVSource],
+        room: int,
     ) -> None:
-        """`prefill_sessions`: session ids of every prefill engine that writes into this room."""
+        """`prefill_sessions`: of every prefill engine that writes into this room or must know of
+        it; a session id stands for KVSource(session)."""
         if isinstance(prefill_sessions, str):
             prefill_sessions = [prefill_sessions]
+        sources = [KVSource(one) if isinstance(one, str) else one for one in prefill_sessions]
         self._end: _kvmend.Receiver = _kvmend.Receiver(
-            manager._manager, list(prefill_sessions), _room_number(room)
+            manager._manager,
+            [(one.session, one.destinations, one.dummy) for one in sources],
+            _room_number(room),
         )
 
     def init(self) -> None:
@@ -288,14 +227,21 @@ class KVReceiver(_Room):
         aux_index: int | None = None,
         states: Sequence[Sequence[int]] = (),
         prefix_tokens: int = 0,
+        device_pages: Pages = (),
     ) -> None:
         """Announces where the room goes; from now on those pages, and no others, may be written.
 
-        `pages` in the order of the tokens, each once; `aux_index`: row of the aux pool. Once only.
+        `pages` in the order of the tokens, each once; `aux_index`: row of the aux pool;
+        `device_pages`: of the KV_DEVICE pool. `prefix_tokens`: that decode has already (with dcp a
+        multiple of page_tokens * dcp_size). Once only.
         Raises InvalidArgumentError, OutOfRangeError (names page and pool size); the room goes on.
         """
         self._end.send_metadata(
-            _pages(pages), aux_index, [list(indices) for indices in states], prefix_tokens
+            _pages(pages),
+            aux_index,
+            [list(indices) for indices in states],
+            prefix_tokens,
+            _pages(device_pages),
         )
 
     def abort_acknowledged(self) -> bool:

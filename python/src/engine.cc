@@ -102,6 +102,8 @@ void bind_infos(nb::module_& module) {
       });
   nb::class_<EngineStats>(module, "EngineStats", "Counters of an engine since its start.")
       .def_ro("bytes_sent", &EngineStats::bytes_sent)
+      .def_ro("local_bytes_sent", &EngineStats::local_bytes_sent)
+      .def_ro("local_bytes_received", &EngineStats::local_bytes_received)
       .def_ro("bytes_received", &EngineStats::bytes_received)
       .def_ro("bytes_discarded", &EngineStats::bytes_discarded,
               "arrived for refused or revoked frames; never written to registered memory")

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "engine.h"
@@ -50,6 +51,7 @@ class Holder {
 using Manager = Holder<KvManager>;
 using Sender = Holder<KvSender>;
 using Receiver = Holder<KvReceiver>;
+using Source = std::tuple<std::string, std::uint32_t, bool>;  // a KvSource
 
 std::span<const std::uint32_t> span_of(const PageArray& pages) {
   return {pages.data(), pages.size()};
@@ -162,6 +164,13 @@ void bind_manager(nb::module_& module) {
 }
 
 void bind_sender(nb::module_& module) {
+  nb::class_<KvGate>(module, "Gate",
+                     "Holds chunks back until their source pages are filled: pass it to "
+                     "KVSender.send as `ready`. One gate may hold several chunks.")
+      .def(nb::init<>())
+      .def("open", &KvGate::open, nb::call_guard<nb::gil_scoped_release>(),
+           "Lets the chunks go. From any thread; calling it again changes nothing.")
+      .def_prop_ro("is_open", &KvGate::is_open);
   nb::class_<Sender> cls(module, "Sender", "kvmend.KVSender's inside; no public API.");
   cls.def(
       "__init__",
@@ -181,11 +190,12 @@ void bind_sender(nb::module_& module) {
       "num_pages"_a, "aux_index"_a.none());
   cls.def(
       "send",
-      [](const Sender& h, const PageArray& pages, const KvStateIndices& states) {
+      [](const Sender& h, const PageArray& pages, const KvStateIndices& states,
+         const KvGate* ready) {
         KvSender& sender = h.get();
-        check(unlocked([&] { return sender.send(span_of(pages), states); }));
+        check(unlocked([&] { return sender.send(span_of(pages), states, ready); }));
       },
-      "pages"_a, "states"_a);
+      "pages"_a, "states"_a, "ready"_a.none());
   bind_room<KvSender>(cls);
 }
 
@@ -193,13 +203,16 @@ void bind_receiver(nb::module_& module) {
   nb::class_<Receiver> cls(module, "Receiver", "kvmend.KVReceiver's inside; no public API.");
   cls.def(
       "__init__",
-      [](Receiver* self, const Manager& manager, const std::vector<std::string>& prefill,
+      [](Receiver* self, const Manager& manager, const std::vector<Source>& sources,
          std::uint64_t room) {
+        std::vector<KvSource> all;
+        for (const auto& [session, destinations, dummy] : sources)
+          all.push_back({session, destinations, dummy});
         KvManager& under = manager.get();
         new (self) Receiver(
-            unlocked([&] { return std::make_unique<KvReceiver>(under, prefill, RoomId(room)); }));
+            unlocked([&] { return std::make_unique<KvReceiver>(under, all, RoomId(room)); }));
       },
-      "manager"_a, "prefill_sessions"_a, "room"_a, nb::keep_alive<1, 2>());
+      "manager"_a, "sources"_a, "room"_a, nb::keep_alive<1, 2>());
   cls.def("init", [](const Receiver& h) {
     KvReceiver& receiver = h.get();
     unlocked([&] { receiver.init(); });
@@ -207,13 +220,14 @@ void bind_receiver(nb::module_& module) {
   cls.def(
       "send_metadata",
       [](const Receiver& h, const PageArray& pages, std::optional<std::uint32_t> aux_index,
-         const KvStateIndices& states, std::uint64_t prefix_tokens) {
+         const KvStateIndices& states, std::uint64_t prefix_tokens, const PageArray& device_pages) {
         KvReceiver& receiver = h.get();
         check(unlocked([&] {
-          return receiver.send_metadata(span_of(pages), aux_index, states, prefix_tokens);
+          return receiver.send_metadata(span_of(pages), aux_index, states, prefix_tokens,
+                                        span_of(device_pages));
         }));
       },
-      "pages"_a, "aux_index"_a.none(), "states"_a, "prefix_tokens"_a);
+      "pages"_a, "aux_index"_a.none(), "states"_a, "prefix_tokens"_a, "device_pages"_a);
   cls.def("abort_acknowledged", [](const Receiver& h) { return h.get().abort_acknowledged(); });
   bind_room<KvReceiver>(cls);
 }
@@ -222,6 +236,7 @@ void bind_receiver(nb::module_& module) {
 
 void bind_kv(nb::module_& module) {
   bind_stats(module);
+  bind_kv_ranks(module);
   bind_manager(module);
   bind_sender(module);
   bind_receiver(module);

@@ -1,51 +1,106 @@
 #include "kv_layout.h"
 
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "errors.h"
+#include "kvmend/kv_ranks.h"
+
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace kvmend::python {
 namespace {
 
-KvComponent component_from(nb::handle from) {
-  using Pairs = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
-  KvComponent component;
-  component.pool = static_cast<KvPool>(nb::cast<std::uint32_t>(from.attr("pool")));
-  component.dtype = nb::cast<std::string>(from.attr("dtype"));
-  component.items = nb::cast<std::uint64_t>(from.attr("items"));
-  for (const auto& [address, item_len] : nb::cast<Pairs>(from.attr("buffer_list")))
-    component.buffers.push_back({reinterpret_cast<void*>(address), item_len});
-  component.layer_ids = nb::cast<std::vector<std::uint32_t>>(from.attr("layer_ids"));
-  return component;
+template <class T>
+T get(nb::handle from, const char* name) {
+  return nb::cast<T>(from.attr(name));
 }
 
-KvRank rank_from(nb::handle from) {
-  KvRank rank;
-  rank.tp_rank = nb::cast<std::uint32_t>(from.attr("tp_rank"));
-  rank.tp_size = nb::cast<std::uint32_t>(from.attr("tp_size"));
-  rank.pp_rank = nb::cast<std::uint32_t>(from.attr("pp_rank"));
-  rank.pp_size = nb::cast<std::uint32_t>(from.attr("pp_size"));
-  rank.dp_rank = nb::cast<std::uint32_t>(from.attr("dp_rank"));
-  rank.dp_size = nb::cast<std::uint32_t>(from.attr("dp_size"));
-  rank.cp_rank = nb::cast<std::uint32_t>(from.attr("cp_rank"));
-  rank.cp_size = nb::cast<std::uint32_t>(from.attr("cp_size"));
-  return rank;
+KvShape shape_from(nb::handle from) {
+  return {.rows = get<std::uint32_t>(from, "rows"),
+          .columns = get<std::uint32_t>(from, "columns"),
+          .total_columns = get<std::uint32_t>(from, "total_columns"),
+          .columns_first = get<bool>(from, "columns_first"),
+          .groups = get<std::vector<std::uint32_t>>(from, "groups")};
+}
+
+KvComponent component_from(nb::handle from) {
+  KvComponent component;
+  component.pool = static_cast<KvPool>(get<std::uint32_t>(from, "pool"));
+  component.dtype = get<std::string>(from, "dtype");
+  component.items = get<std::uint64_t>(from, "items");
+  using Buffer = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>;
+  for (const auto& [address, item_len, shape, optional] :
+       get<std::vector<Buffer>>(from, "buffer_list"))
+    component.buffers.push_back({reinterpret_cast<void*>(address), item_len, shape, optional});
+  component.layer_ids = get<std::vector<std::uint32_t>>(from, "layer_ids");
+  for (const nb::handle shape : from.attr("shapes")) component.shapes.push_back(shape_from(shape));
+  return component;
 }
 
 }  // namespace
 
+KvRank rank_from(nb::handle from) {
+  return {.tp_rank = get<std::uint32_t>(from, "tp_rank"),
+          .tp_size = get<std::uint32_t>(from, "tp_size"),
+          .pp_rank = get<std::uint32_t>(from, "pp_rank"),
+          .pp_size = get<std::uint32_t>(from, "pp_size"),
+          .dp_rank = get<std::uint32_t>(from, "dp_rank"),
+          .dp_size = get<std::uint32_t>(from, "dp_size"),
+          .cp_rank = get<std::uint32_t>(from, "cp_rank"),
+          .cp_size = get<std::uint32_t>(from, "cp_size"),
+          .dcp_rank = get<std::uint32_t>(from, "dcp_rank"),
+          .dcp_size = get<std::uint32_t>(from, "dcp_size")};
+}
+
 KvLayout layout_from(nb::handle from) {
   KvLayout layout;
-  layout.page_tokens = nb::cast<std::uint32_t>(from.attr("page_tokens"));
-  layout.kv_heads = nb::cast<std::uint32_t>(from.attr("kv_heads"));
-  layout.head_dim = nb::cast<std::uint32_t>(from.attr("head_dim"));
-  layout.element_order = nb::cast<std::string>(from.attr("element_order"));
+  layout.page_tokens = get<std::uint32_t>(from, "page_tokens");
+  layout.kv_heads = get<std::uint32_t>(from, "kv_heads");
+  layout.head_dim = get<std::uint32_t>(from, "head_dim");
+  layout.element_order = get<std::string>(from, "element_order");
   layout.rank = rank_from(from.attr("rank"));
+  layout.total_kv_heads = get<std::uint32_t>(from, "total_kv_heads");
+  layout.share = static_cast<KvShare>(get<std::uint32_t>(from, "share"));
   for (const nb::handle component : from.attr("components"))
     layout.components.push_back(component_from(component));
   return layout;
+}
+
+void bind_kv_ranks(nb::module_& module) {
+  module.def(
+      "map_kv_ranks",
+      [](std::uint32_t tp_size, std::uint32_t pp_size, std::uint32_t cp_size, std::uint32_t share,
+         std::uint32_t total_kv_heads, bool divided_states, nb::handle decode) {
+        const KvRankMap map = unwrap(map_kv_ranks({.tp_size = tp_size,
+                                                   .pp_size = pp_size,
+                                                   .cp_size = cp_size,
+                                                   .share = static_cast<KvShare>(share),
+                                                   .total_kv_heads = total_kv_heads,
+                                                   .divided_states = divided_states},
+                                                  rank_from(decode)));
+        using Server = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, bool>;
+        std::vector<Server> servers;
+        for (const KvServer& one : map.servers)
+          servers.emplace_back(one.tp_rank, one.pp_rank, one.cp_rank, one.writes);
+        return std::tuple(servers, map.required_responses, map.required_destinations);
+      },
+      "tp_size"_a, "pp_size"_a, "cp_size"_a, "share"_a, "total_kv_heads"_a, "divided_states"_a,
+      "decode"_a);
+  module.def(
+      "choose_dp_rank",
+      [](std::optional<std::uint32_t> given, bool follow_room, std::uint64_t room,
+         std::uint32_t dp_size) {
+        return choose_dp_rank(given, follow_room, RoomId(room), dp_size);
+      },
+      "given"_a.none(), "follow_room"_a, "room"_a, "dp_size"_a);
 }
 
 }  // namespace kvmend::python

@@ -98,6 +98,7 @@ void each_option(EngineOptions& o, See&& see) {
   see("send_buffer_bytes", o.tcp.send_buffer_bytes);
   see("receive_buffer_bytes", o.tcp.receive_buffer_bytes);
   see("user_timeout", o.tcp.user_timeout);
+  see("pacing_bytes_per_second", o.tcp.pacing_bytes_per_second);
   see("probe", o.recovery.probe);
   see("progress_deadline", o.recovery.progress_deadline);
   see("heartbeat", o.recovery.heartbeat);

@@ -142,3 +142,37 @@ def test_a_bad_layout_is_refused(
     with pytest.raises(kvmend.InvalidArgumentError, match=word):
         KVManager(engine, "prefill", layout)
     assert engine.stats().regions == 0
+
+
+def test_a_chunk_waits_until_its_pages_are_filled(pair: Pair) -> None:
+    pair.receive(30, [7, 8])
+    sender = pair.sender(30, 2)
+    gate = kvmend.KVGate()
+    sender.send([1], ready=gate)
+    sender.send([2])
+    assert sender.wait_for(KVPoll.TRANSFERRING, 30) >= KVPoll.TRANSFERRING
+    assert not gate.is_open and sender.poll() == KVPoll.TRANSFERRING
+    pair.pools.kv[:, 1] = 77  # what the device computes meanwhile
+    gate.open()
+    assert sender.wait(30) == KVPoll.SUCCESS
+    assert pair.ended(30)[0] == KVPoll.SUCCESS
+    assert pair.pages_equal([1, 2], [7, 8])
+
+
+def test_l7_requests_end_while_decode_holds_its_interpreter_lock(pair: Pair) -> None:
+    """L7: one call into C keeps the lock for seconds; nothing in Python runs there meanwhile."""
+    rooms = list(range(40, 56))
+    pair.peer.run("for room in list: receive(room, [room])", list=rooms)
+    wait_until(lambda: pair.manager.stats().announced == len(rooms), "the announcements")
+    pair.peer.begin("""
+        import ctypes
+        ctypes.PyDLL(None).usleep(4_000_000)
+        held = [int(rooms[room].poll()) for room in list]
+    """, list=rooms)
+    for room in rooms:
+        sender = pair.sender(room, 1)
+        sender.send([room])
+        assert sender.wait(2) == KVPoll.SUCCESS
+    wait_until(lambda: pair.peer.finish(10) is None, "the end of the lock")
+    assert pair.peer.get("held") == [4] * len(rooms), "decided before the lock was given back"
+    assert pair.pages_equal(rooms, rooms)

@@ -40,6 +40,11 @@ inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
 inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;  // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
 
+// staging of small slices, per frame of a room's pages (docs/decisions/0020-staging-in-the-lane.md)
+inline constexpr std::size_t kStageBelowBytes = 2'048;  // mean length of the slices
+inline constexpr std::size_t kStageFromSlices = 16;
+inline constexpr std::size_t kStageReceiveBytes = 256U << 10;  // one read into the shared buffer
+
 // local transport, per engine
 inline constexpr std::size_t kLocalChunkSlots = 65'536;     // chunks whose memory is open to peers
 inline constexpr std::size_t kMaxLocalSegments = 256;       // pools shown to one peer
@@ -70,18 +75,26 @@ inline constexpr std::size_t kMaxNotifies = 65'536;         // received, not yet
 inline constexpr std::size_t kMaxNotifyBytes = 64U << 20U;  // of them together
 
 // KV manager
-inline constexpr std::size_t kMaxRooms = 65'536;            // live, per manager
-inline constexpr std::size_t kMaxWritersPerRoom = 256;      // prefill engines of one room
-inline constexpr std::size_t kMaxPagesPerRoom = 1'000'000;  // all components: fits one message
+inline constexpr std::size_t kMaxRooms = 65'536;             // live, per manager
+inline constexpr std::size_t kMaxWritersPerRoom = 256;       // prefill engines of one room
+inline constexpr std::size_t kMaxDestinationsPerRoom = 256;  // decode engines of one writer's room
+inline constexpr std::size_t kMaxPagesPerRoom = 1'000'000;   // all components: fits one message
 inline constexpr std::size_t kMaxChunksPerRoom = 65'536;
 inline constexpr std::size_t kMaxPiecesPerWrite = 16U << 20;  // merged runs of one `send`
 inline constexpr std::size_t kMaxKvPeers = 4'096;             // registered; the longest unused goes
-inline constexpr std::size_t kMaxAnnouncedRooms = 16'384;     // announced, no sender yet
+inline constexpr std::size_t kMaxAnnouncedRooms = 65'536;     // announced, no sender yet
 inline constexpr std::size_t kMaxAnnouncedBytes = 256U << 20;
+inline constexpr std::size_t kMaxAnnouncedRoomsPerPeer = 16'384;
+inline constexpr std::size_t kMaxAnnouncedBytesPerPeer = 64U << 20;
+inline constexpr std::size_t kMaxAbortNotices = 65'536;  // told, not yet acknowledged by all
 inline constexpr std::size_t kFinishedRoomsRemembered = 16'384;
+inline constexpr std::uint64_t kParkedPercentPerSession = 25;  // of the kv pool's pages
+inline constexpr std::uint64_t kParkedPercentInAll = 50;
 inline constexpr auto kMaxRoomDeadline = 168h;
 inline constexpr auto kKvRepeatFirst = 500ms;  // a message that nobody answered
 inline constexpr auto kKvRepeatMax = 8s;
-inline constexpr auto kKvReasonGrace = 250ms;  // a refused write: decode's reason is near
+inline constexpr auto kKvAbortRepeatFor = 30s;  // an abort that nobody acknowledges
+inline constexpr auto kKvAskRefusedAgain = 5s;  // a layout that couldn't be mapped
+inline constexpr auto kKvReasonGrace = 250ms;   // a refused write: decode's reason is near
 
 }  // namespace kvmend::config

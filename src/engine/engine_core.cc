@@ -58,6 +58,10 @@ class EngineCore::Router final : public session::AcceptorEvents, public session:
     for (CoreObserver* observer : core_.observers_)
       observer->on_peer_incarnation(session_id, before, now);
   }
+  void on_peer_died(const std::string& session_id, Incarnation incarnation) override {
+    if (metrics_ != nullptr) metrics_->on_peer_died(session_id, incarnation);
+    for (CoreObserver* observer : core_.observers_) observer->on_peer_died(session_id, incarnation);
+  }
   void on_transfer_done(const session::TransferState& transfer, const Status& result,
                         Time now) override {
     ++(result.is_ok() ? core_.stats_.transfers_ok : core_.stats_.transfers_failed);
@@ -86,6 +90,7 @@ EngineCore::EngineCore(env::Env env, const EngineOptions& options,
       options_(options),
       health_options_(session::to_health_options(options.recovery)),
       grants_(regions_, env.random.next()),
+      metrics_(metrics),
       router_(std::make_unique<Router>(*this, metrics)),
       make_transport_(std::move(make_transport)),
       expiry_timer_(env.loop),
@@ -111,6 +116,7 @@ Status EngineCore::start() {
   stream.send_buffer_bytes = options_.tcp.send_buffer_bytes;
   stream.receive_buffer_bytes = options_.tcp.receive_buffer_bytes;
   stream.user_timeout = options_.tcp.user_timeout;
+  stream.pacing = options_.tcp.pacing_bytes_per_second;
   transport_ =
       make_transport_(transport::LaneContext{env_.loop, env_.random, regions_, grants_, counters_},
                       env_.network, stream);
@@ -229,6 +235,8 @@ EngineStats EngineCore::stats() const {
   EngineStats stats = stats_;
   stats.bytes_sent = counters_.payload_bytes_sent;
   stats.bytes_received = counters_.payload_bytes_received;
+  stats.local_bytes_sent = counters_.pulled_bytes_sent;
+  stats.local_bytes_received = counters_.pulled_bytes_received;
   stats.bytes_discarded = counters_.payload_bytes_discarded;
   stats.frames_refused = counters_.frames_refused;
   stats.protocol_errors = counters_.protocol_errors;

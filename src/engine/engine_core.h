@@ -37,6 +37,8 @@ class CoreObserver {
   /// `before` is unset). Nothing of the old one is usable any more.
   virtual void on_peer_incarnation(const std::string& session_id, Incarnation before,
                                    Incarnation now) = 0;
+  /// The process that was `incarnation` has died, by the kernel's word (peers of this host only).
+  virtual void on_peer_died(const std::string& /*session_id*/, Incarnation /*incarnation*/) {}
   /// The session's state changed ("failed" and "probing" mean blacklisted).
   virtual void on_session_state(const std::string& session_id, std::string_view from,
                                 std::string_view to, const Status& cause) = 0;
@@ -87,6 +89,8 @@ class EngineCore {
   void add_observer(CoreObserver* observer) { observers_.push_back(observer); }
   void remove_observer(CoreObserver* observer);
 
+  /// Who counts, or null: the layers above may find interfaces of their own in it.
+  [[nodiscard]] session::SessionEvents* metrics() const { return metrics_; }
   session::SessionTable& sessions() { return *sessions_; }
   session::Acceptor& acceptor() { return *acceptor_; }
   [[nodiscard]] EngineStats stats() const;
@@ -113,6 +117,7 @@ class EngineCore {
   memory::RegionTable regions_;
   memory::GrantTable grants_;
   transport::LaneCounters counters_;
+  session::SessionEvents* const metrics_;
   std::unique_ptr<Router> router_;
   transport::TransportMaker make_transport_;
   std::unique_ptr<transport::Transport> transport_;

@@ -37,6 +37,7 @@ struct StreamOptions {
   int send_buffer_bytes = 0;     ///< SO_SNDBUF
   int receive_buffer_bytes = 0;  ///< SO_RCVBUF
   Duration user_timeout{};       ///< TCP_USER_TIMEOUT
+  std::uint64_t pacing = 0;      ///< SO_MAX_PACING_RATE, bytes per second; not in the simulation
 };
 
 /// Receives a stream's events. Calls come from the loop thread; the handler may close or destroy

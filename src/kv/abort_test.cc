@@ -183,11 +183,11 @@ TEST_F(Abort, L6_CrossesTheCompletion) {
 }
 
 TEST_F(Abort, FanOutGetsAnAcknowledgementFromEveryWriter) {
-  Node other(net, "10.0.0.3:7001", KvRole::kPrefill, 1);
-  KvReceiver receiver(*decode->manager, {kPrefillAt, "10.0.0.3:7001"}, kRoom);
+  split_prefill();
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
   announce(receiver);
   KvSender first(*prefill->manager, kRoom);
-  KvSender second(*other.manager, kRoom);
+  KvSender second(*second_prefill->manager, kRoom);
   net.loop.settle();
   int acks = 0;
   net.lost = [&](const std::string& to, const wire::KvMessage& message) {
@@ -203,11 +203,11 @@ TEST_F(Abort, FanOutGetsAnAcknowledgementFromEveryWriter) {
 }
 
 TEST_F(Abort, OneWritersFailureEndsTheRoomForTheOthers) {
-  Node other(net, "10.0.0.3:7001", KvRole::kPrefill, 1);
-  KvReceiver receiver(*decode->manager, {kPrefillAt, "10.0.0.3:7001"}, kRoom);
+  split_prefill();
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
   announce(receiver);
   KvSender first(*prefill->manager, kRoom);
-  KvSender second(*other.manager, kRoom);
+  KvSender second(*second_prefill->manager, kRoom);
   net.loop.settle();
   first.abort("rank 0 died");
   net.loop.settle();

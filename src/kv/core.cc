@@ -32,6 +32,10 @@ Status Core::register_pools() {
   for (const KvComponent& component : around_.layout.components) {
     std::vector<BufferPlace>& row = places.emplace_back();
     for (const KvBuffer& buffer : component.buffers) {
+      if (buffer.item_len == 0) {  // elided
+        row.emplace_back();
+        continue;
+      }
       const std::uint64_t length = component.items * buffer.item_len;
       if (const memory::Region* region = port_->find_region(buffer.base, length)) {
         row.push_back({region->ref, static_cast<std::uint64_t>(
@@ -96,6 +100,10 @@ void Core::on_message(const std::string& from, Incarnation sender, Bytes body) {
 
 void Core::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   role_->on_peer_incarnation(session_id, now);
+}
+
+void Core::on_peer_died(const std::string& session_id, Incarnation incarnation) {
+  role_->on_peer_died(session_id, incarnation);
 }
 
 void Core::on_grant_expired(RoomId room, std::uint32_t attempt) {

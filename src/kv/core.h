@@ -41,6 +41,7 @@ class Core : private PortObserver {
 
   void on_message(const std::string& from, Incarnation sender, Bytes body) override;
   void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
+  void on_peer_died(const std::string& session_id, Incarnation incarnation) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt) override;
 
   const std::unique_ptr<EnginePort> port_;

@@ -77,6 +77,12 @@ Status CorePort::send(const Address& to, Incarnation target, std::string_view bo
                           {reinterpret_cast<const std::byte*>(body.data()), body.size()});
 }
 
+std::optional<Blacklisted> CorePort::blacklisted(const Address& peer) const {
+  session::Session* session = core_.sessions().find(peer.to_string());
+  if (session == nullptr || !session->health().blacklisted()) return std::nullopt;
+  return Blacklisted{session->refusal(), session->refuses()};
+}
+
 void CorePort::on_peer_registered(const Address& peer, Incarnation incarnation) {
   if (session::Session* session = core_.sessions().find(peer.to_string()))
     session->on_new_registration(incarnation);

@@ -12,7 +12,8 @@ namespace kvmend::kv {
 /// Loop thread, but for construction. The core must outlive it.
 class CorePort final : public EnginePort, private engine::CoreObserver {
  public:
-  explicit CorePort(engine::EngineCore& core) : core_(core) {}
+  explicit CorePort(engine::EngineCore& core)
+      : core_(core), room_events_(dynamic_cast<RoomEvents*>(core.metrics())) {}
   ~CorePort() override { set_observer(nullptr); }
 
   [[nodiscard]] env::EventLoop& loop() override { return core_.loop(); }
@@ -31,6 +32,8 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
   WriteId write(Write write) override;
   void cancel(WriteId write, const Status& why) override;
   Status send(const Address& to, Incarnation target, std::string_view body) override;
+  [[nodiscard]] std::optional<Blacklisted> blacklisted(const Address& peer) const override;
+  [[nodiscard]] RoomEvents* room_events() override { return room_events_; }
   void on_peer_registered(const Address& peer, Incarnation incarnation) override;
 
  private:
@@ -41,11 +44,15 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
                 Bytes body) override;
   void on_peer_incarnation(const std::string& session_id, Incarnation before,
                            Incarnation now) override;
+  void on_peer_died(const std::string& session_id, Incarnation incarnation) override {
+    observer_->on_peer_died(session_id, incarnation);
+  }
   void on_session_state(const std::string& /*session_id*/, std::string_view /*from*/,
                         std::string_view /*to*/, const Status& /*cause*/) override {}
   void on_grant_expired(const memory::Grant& grant) override;
 
   engine::EngineCore& core_;
+  RoomEvents* const room_events_;
   PortObserver* observer_ = nullptr;
   std::uint64_t last_write_ = 0;
   const std::shared_ptr<Running> running_ = std::make_shared<Running>();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -14,7 +15,8 @@ namespace kvmend::kv {
 DecodeRole::DecodeRole(const Surroundings& around, std::uint64_t seed)
     : around_(around),
       next_attempt_(static_cast<std::uint32_t>(seed)),
-      registrations_(around, static_cast<Registrations::Host&>(*this), (seed >> 1) + 1) {}
+      registrations_(around, static_cast<Registrations::Host&>(*this), (seed >> 1) + 1),
+      notices_(around) {}
 
 RoomKey DecodeRole::key(RoomId room, std::uint32_t attempt) const {
   return {room, around_.port.incarnation(), attempt};
@@ -39,8 +41,8 @@ std::vector<std::shared_ptr<DecodeRoom>> DecodeRole::all_rooms() const {
   return out;
 }
 
-Result<std::vector<Peer>> DecodeRole::check_attach(RoomId room,
-                                                   const std::vector<std::string>& prefill) const {
+Result<std::vector<Source>> DecodeRole::check_attach(RoomId room,
+                                                     const std::vector<KvSource>& prefill) const {
   if (rooms_.contains(room))
     return fail(Code::kAlreadyExists, Origin::kCaller,
                 fmt::format("room {} has a receiver already", room.value));
@@ -51,35 +53,44 @@ Result<std::vector<Peer>> DecodeRole::check_attach(RoomId room,
     return fail(
         Code::kInvalidArgument, Origin::kCaller,
         fmt::format("{} prefill engines (1 to {})", prefill.size(), config::kMaxWritersPerRoom));
-  std::vector<Peer> peers;
-  for (const std::string& text : prefill) {
-    KVM_ASSIGN_OR_RETURN(const Address address, parse_address(text));
-    for (const Peer& other : peers)
-      if (other.address == address)
+  std::vector<Source> sources;
+  for (const KvSource& one : prefill) {
+    KVM_ASSIGN_OR_RETURN(const Address address, parse_address(one.session));
+    for (const Source& other : sources)
+      if (other.peer.address == address)
         return fail(Code::kInvalidArgument, Origin::kCaller,
-                    fmt::format("prefill {} is given twice", text));
-    peers.push_back({address.to_string(), address, {}});
+                    fmt::format("prefill {} is given twice", one.session));
+    if (one.destinations == 0 || one.destinations > config::kMaxDestinationsPerRoom)
+      return fail(Code::kInvalidArgument, Origin::kCaller,
+                  fmt::format("prefill {} with {} destinations (1 to {})", one.session,
+                              one.destinations, config::kMaxDestinationsPerRoom));
+    sources.push_back({{address.to_string(), address, {}}, one.destinations, one.dummy});
   }
-  return peers;
+  if (std::ranges::all_of(sources, &Source::dummy))
+    return fail(Code::kInvalidArgument, Origin::kCaller, "every prefill engine is a dummy");
+  return sources;
 }
 
 void DecodeRole::attach(const std::shared_ptr<RoomHandle>& handle,
-                        const std::vector<std::string>& prefill) {
-  auto peers = check_attach(handle->room(), prefill);
-  if (!peers) {
+                        const std::vector<KvSource>& prefill) {
+  auto sources = check_attach(handle->room(), prefill);
+  if (!sources) {
     ++around_.counters.rooms_refused;
-    return handle->fail(std::move(peers).error(), around_.now());
+    return handle->fail(std::move(sources).error(), around_.now());
   }
   if (next_attempt_ == 0) ++next_attempt_;
   const auto room = std::make_shared<DecodeRoom>(around_, static_cast<DecodeRoom::Host&>(*this),
-                                                 handle, next_attempt_++, *peers);
+                                                 handle, next_attempt_++, *sources);
   rooms_.emplace(handle->room(), room);
-  around_.counters.rooms = rooms_.size();
+  around_.count_live(KvRole::kDecode, rooms_.size());
   room->start();
   std::vector<Registration> known;
   Status failed;
-  for (const Peer& peer : *peers) {
-    auto registration = registrations_.want(peer);
+  for (const Source& source : *sources) {
+    if (const auto blacklisted = around_.port.blacklisted(source.peer.address);
+        blacklisted && blacklisted->refuses)
+      failed = blacklisted->reason;
+    auto registration = registrations_.want(source.peer);
     if (!registration) {
       failed = std::move(registration).error();  // the others are released when the room ends
       continue;
@@ -105,19 +116,23 @@ void DecodeRole::abort(const RoomHandle& handle, Status why) {
   if (const auto room = find(handle)) room->fail(std::move(why));
 }
 
-void DecodeRole::on_room_over(DecodeRoom& room, const Status& result, std::uint32_t told) {
+void DecodeRole::on_room_over(DecodeRoom& room, const Status& result,
+                              const std::vector<Peer>& tell) {
   const std::shared_ptr<RoomHandle>& handle = room.handle();
-  if (result.is_ok()) {
-    ++around_.counters.rooms_succeeded;
-    around_.counters.bytes += handle->metrics(std::nullopt).bytes;
-  } else {
-    ++around_.counters.rooms_failed;
-    if (told == 0) handle->set_abort_acknowledged();
+  const RoomKey over = key(handle->room(), room.attempt());
+  if (!result.is_ok()) {
+    notices_.send(over,
+                  {.room = over.room,
+                   .attempt = over.attempt,
+                   .code = result.code(),
+                   .reason = reason_text(result),
+                   .rank = rank_number(around_.layout.rank)},
+                  tell, handle);
   }
-  finished_.add(key(handle->room(), room.attempt()), {result, handle, told});
+  finished_.add(over, {result});
   for (const std::string& session_id : room.writer_sessions()) registrations_.release(session_id);
   rooms_.erase(handle->room());  // the caller holds a reference
-  around_.counters.rooms = rooms_.size();
+  around_.count_over(KvRole::kDecode, *handle, result, rooms_.size());
 }
 
 // ------------------------------------------------------------------------------- from prefill
@@ -183,22 +198,25 @@ void DecodeRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
            : around_.counters.unknown_messages);
   }
   static_cast<void>(
-      around_.send(from, wire::KvRoomAbortAck{.room = message.room, .attempt = message.attempt}));
+      around_.send(from, wire::KvRoomAbortAck{.room = message.room,
+                                              .attempt = message.attempt,
+                                              .rank = rank_number(around_.layout.rank)}));
 }
 
-void DecodeRole::handle(const Peer& /*from*/, const wire::KvRoomAbortAck& message) {
-  FinishedRoom* over = finished_.find(key(message.room, message.attempt));
-  if (over == nullptr || over->acks_missing == 0) {
+void DecodeRole::handle(const Peer& from, const wire::KvRoomAbortAck& message) {
+  if (!notices_.on_ack(key(message.room, message.attempt), from))
     ++around_.counters.unknown_messages;
-    return;
-  }
-  if (--over->acks_missing > 0) return;
-  if (const auto handle = over->handle.lock()) handle->set_abort_acknowledged();
 }
 
 void DecodeRole::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   registrations_.on_incarnation(session_id, now);
+  notices_.on_incarnation(session_id, now);
   for (const auto& room : all_rooms()) room->on_peer_incarnation(session_id, now);
+}
+
+void DecodeRole::on_peer_died(const std::string& session_id, Incarnation dead) {
+  const Registration* known = registrations_.find(session_id);
+  if (known != nullptr && known->peer.incarnation == dead) on_peer_incarnation(session_id, {});
 }
 
 void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {
@@ -209,6 +227,7 @@ void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {
 
 void DecodeRole::close(const Status& why) {
   for (const auto& room : all_rooms()) room->fail(why);
+  notices_.clear();
 }
 
 }  // namespace kvmend::kv

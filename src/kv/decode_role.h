@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/abort_notices.h"
 #include "kv/decode_room.h"
 #include "kv/finished_rooms.h"
 #include "kv/registrations.h"
@@ -22,7 +23,7 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   // ---- from receivers; a handle whose room is over is ignored
   /// Opens the room, or fails the handle: kAlreadyExists (B1), kInvalidArgument (a session id),
   /// kResourceExhausted.
-  void attach(const std::shared_ptr<RoomHandle>& handle, const std::vector<std::string>& prefill);
+  void attach(const std::shared_ptr<RoomHandle>& handle, const std::vector<KvSource>& prefill);
   void init(const RoomHandle& handle);
   void set_pages(const RoomHandle& handle, std::vector<wire::KvPages> pages,
                  std::uint64_t prefix_tokens);
@@ -31,11 +32,12 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   // ---- Role
   void on_message(const Peer& from, wire::KvMessage message) override;
   void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
+  void on_peer_died(const std::string& session_id, Incarnation dead) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt) override;
   void close(const Status& why) override;
 
  private:
-  void on_room_over(DecodeRoom& room, const Status& result, std::uint32_t told) override;
+  void on_room_over(DecodeRoom& room, const Status& result, const std::vector<Peer>& tell) override;
   void on_registration(const Registration& registration) override;
   void on_registration_lost(const std::string& session_id) override;
 
@@ -47,8 +49,7 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   void handle(const Peer& from, const wire::KvRoomAbort& message);
   void handle(const Peer& from, const wire::KvRoomAbortAck& message);
 
-  Result<std::vector<Peer>> check_attach(RoomId room,
-                                         const std::vector<std::string>& prefill) const;
+  Result<std::vector<Source>> check_attach(RoomId room, const std::vector<KvSource>& prefill) const;
   std::shared_ptr<DecodeRoom> find(const RoomHandle& handle) const;
   std::shared_ptr<DecodeRoom> find(RoomId room, std::uint32_t attempt) const;
   [[nodiscard]] RoomKey key(RoomId room, std::uint32_t attempt) const;
@@ -58,6 +59,7 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   std::uint32_t next_attempt_;
   Registrations registrations_;
   FinishedRooms finished_;
+  AbortNotices notices_;
   std::unordered_map<RoomId, std::shared_ptr<DecodeRoom>> rooms_;
 };
 

@@ -9,29 +9,17 @@
 #include "kv/layout.h"
 
 namespace kvmend::kv {
-namespace {
-
-std::uint32_t decode_rank(const KvRank& rank) {
-  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
-}
-
-}  // namespace
 
 DecodeRoom::DecodeRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
-                       std::uint32_t attempt, const std::vector<Peer>& writers)
-    : around_(around),
+                       std::uint32_t attempt, const std::vector<Source>& writers)
+    : RoomBase(around, std::move(handle)),
       host_(host),
-      handle_(std::move(handle)),
       attempt_(attempt),
-      declared_(around.layout.components.size()),
-      deadline_(saturating_add(around.now(), around.options.room_deadline)),
-      timer_(around.port.loop()) {
+      declared_(around.layout.components.size()) {
   writers_.reserve(writers.size());
-  for (const Peer& peer : writers) writers_.push_back({.peer = peer});
-}
-
-void DecodeRoom::start() {
-  arm();
+  for (const Source& source : writers)
+    writers_.push_back(
+        {.peer = source.peer, .destinations = source.destinations, .dummy = source.dummy});
 }
 
 void DecodeRoom::init() {
@@ -46,7 +34,7 @@ std::vector<std::string> DecodeRoom::writer_sessions() const {
 
 DecodeRoom::Writer* DecodeRoom::find(const Peer& peer) {
   for (Writer& writer : writers_)
-    if (writer.peer.session_id == peer.session_id && writer.grant.is_set() &&
+    if (writer.peer.session_id == peer.session_id && writer.announced &&
         writer.peer.incarnation == peer.incarnation)
       return &writer;
   return nullptr;
@@ -71,15 +59,34 @@ void DecodeRoom::on_registration(const Registration& registration) {
     if (over_ || writer.peer.session_id != registration.peer.session_id || writer.registered)
       continue;
     if (registration.state == Registration::State::kRefused) return fail(registration.refusal);
-    if (writer.grant.is_set() && writer.peer.incarnation != registration.peer.incarnation) {
+    if (writer.announced && writer.peer.incarnation != registration.peer.incarnation) {
       writer.gone = true;
       return fail(peer_restarted(writer.peer.session_id));
     }
     writer.registered = true;
     writer.peer.incarnation = registration.peer.incarnation;
+    writer.coverage = registration.coverage;
+    if (!check_coverage()) return;
     announce(writer);
   }
   arm();
+}
+
+bool DecodeRoom::check_coverage() {
+  if (!std::ranges::all_of(writers_, &Writer::registered)) return true;
+  static const wire::KvCoverage kNothing;
+  coverage_.clear();
+  for (std::uint32_t c = 0; c < around_.layout.components.size(); ++c) {
+    std::vector<const wire::KvCoverage*> all;
+    for (const Writer& writer : writers_)
+      all.push_back(writer.dummy ? &kNothing : &writer.coverage[c]);
+    coverage_.emplace_back(around_.layout, c, all);
+    if (Status status = coverage_.back().check(); !status.is_ok()) {
+      fail(std::move(status));
+      return false;
+    }
+  }
+  return true;
 }
 
 void DecodeRoom::on_registration_lost(const std::string& session_id) {
@@ -93,7 +100,8 @@ void DecodeRoom::on_registration_lost(const std::string& session_id) {
 
 void DecodeRoom::announce(Writer& writer) {
   if (over_ || !has_pages_ || !writer.registered) return;
-  if (!writer.grant.is_set()) {
+  writer.announced = true;
+  if (!writer.grant.is_set() && !writer.dummy) {
     auto grant = around_.port.issue_grant(make_grant(writer));
     if (!grant) return fail(std::move(grant).error());
     writer.grant = *grant;
@@ -104,17 +112,18 @@ void DecodeRoom::announce(Writer& writer) {
 
 void DecodeRoom::send_metadata(Writer& writer) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - around_.now());
-  const Status sent = around_.send(
-      writer.peer,
-      wire::KvRoomMetadata{.room = handle_->room(),
-                           .attempt = attempt_,
-                           .grant = writer.grant,
-                           .expires_in = std::clamp<std::chrono::milliseconds>(
-                               left, std::chrono::milliseconds{1}, wire::kMaxKvGrantLifetime),
-                           .pages = pages_,
-                           .required_writers = static_cast<std::uint32_t>(writers_.size()),
-                           .decode_rank = decode_rank(around_.layout.rank),
-                           .prefix_tokens = prefix_tokens_});
+  wire::KvRoomMetadata message{.room = handle_->room(),
+                               .attempt = attempt_,
+                               .grant = writer.grant,
+                               .expires_in = std::clamp<std::chrono::milliseconds>(
+                                   left, std::chrono::milliseconds{1}, wire::kMaxKvGrantLifetime),
+                               .required_writers = static_cast<std::uint32_t>(writers_.size()),
+                               .decode_rank = rank_number(around_.layout.rank),
+                               .prefix_tokens = prefix_tokens_,
+                               .required_destinations = writer.destinations,
+                               .dummy = writer.dummy};
+  if (!writer.dummy) message.pages = pages_;
+  const Status sent = around_.send(writer.peer, std::move(message));
   if (sent.code() == Code::kPeerRestarted) {
     writer.gone = true;
     fail(peer_restarted(writer.peer.session_id));
@@ -135,10 +144,12 @@ memory::Grant DecodeRoom::make_grant(const Writer& writer) const {
     to.pages = pages.pages;
     std::ranges::sort(to.pages);
     to.buffers.reserve(from.regions.size());
-    for (std::size_t i = 0; i < from.regions.size(); ++i)
+    for (std::size_t i = 0; i < from.regions.size(); ++i) {
+      if (item_len(from, i) == 0) continue;  // elided
       to.buffers.push_back({.region = from.regions[i],
                             .base_offset = from.base_offset.empty() ? 0 : from.base_offset[i],
                             .item_bytes = item_len(from, i)});
+    }
   }
   return grant;
 }
@@ -151,6 +162,10 @@ void DecodeRoom::on_status(const Peer& from, const wire::KvRoomStatus& message) 
   if (writer == nullptr || over_) return;
   writer->repeat.stop();
   arm();
+  if (writer->dummy && message.status != static_cast<std::uint32_t>(KvStatus::kFailed)) {
+    writer->done = true;  // it knows of the room, which is all that it has to
+    return complete_if_done();
+  }
   switch (static_cast<KvStatus>(message.status)) {
     case KvStatus::kFailed:
       writer->gone = true;
@@ -173,10 +188,17 @@ void DecodeRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
 void DecodeRoom::on_done(const Peer& from, const wire::KvRoomDone& message) {
   const auto self = shared_from_this();
   Writer* writer = find(from);
-  if (writer == nullptr || over_ || writer->grant != message.grant || writer->done) return;
+  if (writer == nullptr || over_ || writer->dummy || writer->grant != message.grant || writer->done)
+    return;
   writer->repeat.stop();
   if (!check_declared(*writer, message)) return;
   writer->done = true;
+  if (!source_pages_) source_pages_ = message.declared_pages;
+  if (*source_pages_ != message.declared_pages)
+    return fail(
+        {Code::kProtocolError, Origin::kPeer,
+         fmt::format("room {}: {} sent {} pages, another prefill rank {}", handle_->room().value,
+                     from.session_id, message.declared_pages, *source_pages_)});
   for (std::size_t c = 0; c < declared_.size(); ++c) declared_[c] += message.declared_bytes[c];
   handle_->advance(KvStatus::kTransferring, around_.now());
   complete_if_done();
@@ -210,7 +232,14 @@ void DecodeRoom::complete_if_done() {
   if (!std::ranges::all_of(writers_, &Writer::done)) return;
   for (const wire::KvPages& pages : pages_) {
     const KvComponent& component = around_.layout.components[pages.component];
-    const std::uint64_t required = pages.pages.size() * page_bytes(component);
+    const Coverage& coverage = coverage_[pages.component];
+    const std::uint64_t source_pages = source_pages_.value_or(0);
+    if (is_kv(component.pool) && coverage.pages_for(source_pages) != pages.pages.size())
+      return fail({Code::kProtocolError, Origin::kPeer,
+                   fmt::format("room {}: {} pages of {} were announced, prefill sent {}",
+                               handle_->room().value, pages.pages.size(),
+                               kv_pool_name(component.pool), source_pages)});
+    const std::uint64_t required = coverage.bytes_for(pages.pages.size(), source_pages);
     if (declared_[pages.component] < required)
       return fail(
           {Code::kProtocolError, Origin::kPeer,
@@ -218,7 +247,7 @@ void DecodeRoom::complete_if_done() {
                        declared_[pages.component], required, kv_pool_name(component.pool))});
   }
   over_ = true;
-  timer_.cancel();
+  rest();
   close_grants(memory::GrantEnd::kCompleted);  // before anybody may touch the pages (I9)
   std::uint64_t bytes = 0;
   for (const std::uint64_t one : declared_) bytes += one;
@@ -227,7 +256,7 @@ void DecodeRoom::complete_if_done() {
   for (const Writer& writer : writers_)
     static_cast<void>(
         around_.send(writer.peer, status_message(handle_->room(), attempt_, Status::ok())));
-  host_.on_room_over(*this, Status::ok(), 0);
+  host_.on_room_over(*this, Status::ok(), {});
 }
 
 // ------------------------------------------------------------------------------- ends
@@ -243,9 +272,9 @@ void DecodeRoom::on_peer_incarnation(const std::string& session_id, Incarnation 
   for (Writer& writer : writers_) {
     if (writer.peer.session_id != session_id || writer.peer.incarnation == now) continue;
     writer.registered = false;
-    if (!writer.grant.is_set()) continue;  // it will register with the new process
+    if (!writer.announced) continue;  // it will register with the new process
     writer.gone = true;
-    fail(peer_restarted(session_id));
+    fail(peer_gone(session_id, now));
   }
 }
 
@@ -253,52 +282,36 @@ void DecodeRoom::fail(Status why) {
   if (over_) return;
   const auto self = shared_from_this();
   over_ = true;
-  timer_.cancel();
+  rest();
   close_grants(memory::GrantEnd::kRevoked);  // the proof that the pages are free
   handle_->fail(why, around_.now());
-  std::uint32_t told = 0;
-  for (const Writer& writer : writers_) {
-    if (!writer.grant.is_set() || writer.gone) continue;
-    if (around_
-            .send(writer.peer, wire::KvRoomAbort{.room = handle_->room(),
-                                                 .attempt = attempt_,
-                                                 .code = why.code(),
-                                                 .reason = reason_text(why),
-                                                 .rank = decode_rank(around_.layout.rank)})
-            .is_ok())
-      ++told;
-  }
-  host_.on_room_over(*this, why, told);
+  std::vector<Peer> tell;
+  for (const Writer& writer : writers_)
+    if (writer.announced && !writer.gone) tell.push_back(writer.peer);
+  host_.on_room_over(*this, why, tell);
 }
 
-void DecodeRoom::arm() {
-  if (over_) return;
-  Time next = deadline_;
+Time DecodeRoom::next_due() const {
+  Time next = kForever;
   for (const Writer& writer : writers_) next = std::min(next, writer.repeat.next());
-  if (timer_.armed() && timer_.when() == next) return;
-  timer_.arm(next, [this] { on_timer(); });
+  return next;
 }
 
-void DecodeRoom::on_timer() {
-  const auto self = shared_from_this();
-  const Time now = around_.now();
-  if (now >= deadline_)
-    return fail(
-        {Code::kDeadlineExceeded, Origin::kPeer,
-         fmt::format("room {} ran out of time: {}", handle_->room().value, where_it_stands())});
+void DecodeRoom::on_due(Time now) {
   for (Writer& writer : writers_) {
     if (!writer.repeat.due(now)) continue;
     ++around_.counters.messages_repeated;
     send_metadata(writer);
     if (over_) return;
   }
-  arm();
 }
 
 std::string DecodeRoom::where_it_stands() const {
   if (!has_pages_) return "the caller hasn't announced its pages";
   for (const Writer& writer : writers_) {
     if (writer.done) continue;
+    if (writer.dummy && writer.registered)
+      return fmt::format("prefill {} hasn't answered", writer.peer.session_id);
     if (!writer.registered)
       return fmt::format("prefill {} hasn't answered the registration", writer.peer.session_id);
     return fmt::format("prefill {} hasn't sent all its pages", writer.peer.session_id);

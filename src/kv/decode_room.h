@@ -4,31 +4,39 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "env/event_loop.h"
+#include "kv/coverage.h"
 #include "kv/registrations.h"
 #include "kv/repeat.h"
-#include "kv/role.h"
+#include "kv/room_base.h"
 
 namespace kvmend::kv {
 
-class DecodeRoom : public std::enable_shared_from_this<DecodeRoom> {
+/// A prefill engine of a room (KvSource, checked).
+struct Source {
+  Peer peer;
+  std::uint32_t destinations = 1;
+  bool dummy = false;
+};
+
+class DecodeRoom final : public RoomBase {
  public:
   class Host {
    public:
     virtual ~Host() = default;
-    /// The room is over: its grants are closed and its status is published. `told`: how many
-    /// writers have been told of a failure and will acknowledge it.
-    virtual void on_room_over(DecodeRoom& room, const Status& result, std::uint32_t told) = 0;
+    /// The room is over: its grants are closed and its status is published. `tell`: the writers
+    /// that must hear of a failure.
+    virtual void on_room_over(DecodeRoom& room, const Status& result,
+                              const std::vector<Peer>& tell) = 0;
   };
 
   /// `attempt` is unique among the rooms of this manager.
   DecodeRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
-             std::uint32_t attempt, const std::vector<Peer>& writers);
+             std::uint32_t attempt, const std::vector<Source>& writers);
 
-  void start();
   void init();
   /// The destination pages, checked. They are announced to every writer that has taken our layout.
   void set_pages(std::vector<wire::KvPages> pages, std::uint64_t prefix_tokens);
@@ -39,16 +47,19 @@ class DecodeRoom : public std::enable_shared_from_this<DecodeRoom> {
   void on_done(const Peer& from, const wire::KvRoomDone& message);
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
-  void fail(Status why);
+  void fail(Status why) override;
 
-  [[nodiscard]] const std::shared_ptr<RoomHandle>& handle() const { return handle_; }
   [[nodiscard]] std::uint32_t attempt() const { return attempt_; }
   [[nodiscard]] std::vector<std::string> writer_sessions() const;
 
  private:
   struct Writer {
     Peer peer;  ///< the incarnation is set once it has taken our layout
+    std::uint32_t destinations = 1;
+    bool dummy = false;  ///< writes nothing: no grant, done when it has answered
     bool registered = false;
+    std::vector<wire::KvCoverage> coverage;  ///< per component, once registered
+    bool announced = false;
     GrantId grant;      ///< set once the pages are announced to it
     bool done = false;  ///< everything it declared has landed
     bool gone = false;  ///< don't tell it: it said so itself, or is another process now
@@ -61,24 +72,25 @@ class DecodeRoom : public std::enable_shared_from_this<DecodeRoom> {
   [[nodiscard]] memory::Grant make_grant(const Writer& writer) const;
   /// Safety rule 2 and case I8. False when the room has failed over it.
   bool check_declared(const Writer& writer, const wire::KvRoomDone& message);
+  /// Whether the writers together bring every byte. False when the room has failed over it.
+  bool check_coverage();
   void complete_if_done();
   void close_grants(memory::GrantEnd how);
-  void arm();
-  void on_timer();
-  [[nodiscard]] std::string where_it_stands() const;
+  [[nodiscard]] Time next_due() const override;
+  void on_due(Time now) override;
+  [[nodiscard]] bool ended() const override { return over_; }
+  [[nodiscard]] std::string where_it_stands() const override;
 
-  const Surroundings& around_;
   Host& host_;
-  const std::shared_ptr<RoomHandle> handle_;
   const std::uint32_t attempt_;
   std::vector<Writer> writers_;
   bool has_pages_ = false;
   std::vector<wire::KvPages> pages_;
   std::uint64_t prefix_tokens_ = 0;
-  std::vector<std::uint64_t> declared_;  ///< bytes per component, over all writers
+  std::vector<Coverage> coverage_;             ///< per component, once all are registered
+  std::vector<std::uint64_t> declared_;        ///< bytes per component, over all writers
+  std::optional<std::uint32_t> source_pages_;  ///< of the kv pool at prefill, as declared
   bool over_ = false;
-  Time deadline_;
-  env::ScopedTimer timer_;
 };
 
 }  // namespace kvmend::kv

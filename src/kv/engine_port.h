@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/time.h"
 #include "env/event_loop.h"
+#include "kv/room_events.h"
 #include "kvmend/ids.h"
 #include "kvmend/memory.h"
 #include "kvmend/status.h"
@@ -29,6 +30,8 @@ class PortObserver {
   virtual void on_message(const std::string& from, Incarnation sender, Bytes body) = 0;
   /// Another process answers at `session_id` now.
   virtual void on_peer_incarnation(const std::string& session_id, Incarnation now) = 0;
+  /// The process that was `incarnation` there has died, by the kernel's word.
+  virtual void on_peer_died(const std::string& session_id, Incarnation incarnation) = 0;
   /// The grant has ended by its time.
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;
 };
@@ -44,6 +47,12 @@ struct Write {
   /// Runs once, on the loop thread, never from inside `write`; possibly from inside `cancel`. The
   /// local pages aren't read any more then. `retries`: frames that were sent again.
   std::move_only_function<void(const Status&, std::uint32_t retries)> on_done;
+};
+
+/// A session that takes no request traffic now.
+struct Blacklisted {
+  Status reason;
+  bool refuses = false;  ///< requests end at once (the fail-fast policy); else they may wait
 };
 
 /// Names a write that runs; 0 is never one.
@@ -83,6 +92,12 @@ class EnginePort {
   /// Reliable and in order per pair of incarnations; lost when the session is given up. `target`
   /// set: only that process gets it. Errors: kResourceExhausted, kPeerRestarted.
   virtual Status send(const Address& to, Incarnation target, std::string_view body) = 0;
+
+  /// Set while the peer's session is blacklisted.
+  [[nodiscard]] virtual std::optional<Blacklisted> blacklisted(const Address& peer) const = 0;
+
+  /// Whom to report rooms to; null: nobody.
+  [[nodiscard]] virtual RoomEvents* room_events() { return nullptr; }
 
   /// The peer's process has registered its layout here: a reason to trust its session again.
   virtual void on_peer_registered(const Address& /*peer*/, Incarnation /*incarnation*/) {}

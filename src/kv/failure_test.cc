@@ -1,5 +1,8 @@
 // Lost messages, restarts, refusals, deadlines, and peers that lie.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+
+#include <random>
 
 #include "base/config.h"
 #include "kv/fake_cluster.h"
@@ -112,6 +115,9 @@ TEST_F(Failure, R3_DecodeRestarts) {
   net.loop.settle();
   EXPECT_EQ(sender.failure().code(), Code::kPeerRestarted);
   EXPECT_THAT(sender.failure().detail(), HasSubstr("peer restarted"));
+  KvSender late(*prefill->manager, RoomId(5));
+  net.loop.settle();
+  EXPECT_EQ(late.failure().code(), Code::kPeerRestarted);  // at once, not at its deadline
   EXPECT_EQ(prefill->manager->stats().announced, 0U);
 
   const auto old = std::move(decode);
@@ -172,7 +178,10 @@ TEST_F(Failure, I6_LayoutsThatDontMatchAreRefusedAtRegistration) {
     announce(receiver);
     net.loop.settle();
     EXPECT_EQ(receiver.failure().code(), Code::kIncompatible);
-    EXPECT_THAT(receiver.failure().detail(), HasSubstr("item_len of buffer 0 96 here, 128 there"));
+    EXPECT_THAT(
+        receiver.failure().detail(),
+        HasSubstr("item_len of buffer 0 96 (16 rows x 2 of 2 columns) here, 128 (16 rows x 2 "
+                  "of 2 columns) there"));
   }
   EXPECT_EQ(prefill->manager->stats().registrations_refused, 1U);
   expect_clean();
@@ -184,6 +193,35 @@ TEST_F(Failure, I6_LayoutsThatDontMatchAreRefusedAtRegistration) {
   send_all(sender);
   net.loop.settle();
   EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+}
+
+// Case I6: the verdict stands apart from the session's health, and only a new registration lifts
+// it; decode asks for one by itself, since the word that prefill's manager was replaced may be
+// lost.
+TEST_F(Failure, I6_IncompatibleIsLiftedThoughTheNoticeOfTheNewManagerIsLost) {
+  decode = std::make_unique<Node>(net, kDecodeAt, KvRole::kDecode, 2, KvOptions{}, 128);
+  KvReceiver refused(*decode->manager, kPrefillAt, RoomId(1));
+  announce(refused);
+  net.loop.settle();
+  ASSERT_EQ(refused.failure().code(), Code::kIncompatible);
+  net.lost = [](const std::string& to, const wire::KvMessage&) { return to == kDecodeAt; };
+  prefill->manager->teardown();
+  net.loop.settle();
+  net.lost = nullptr;
+  prefill->pools = Pools(1, 128);  // the same process, other pools
+  prefill->manager = prefill->open(net, KvRole::kPrefill, options);
+  KvReceiver early(*decode->manager, kPrefillAt, RoomId(2));
+  announce(early);
+  net.loop.settle();
+  EXPECT_EQ(early.failure().code(), Code::kIncompatible) << "it stands for a while";
+  net.loop.advance(config::kKvAskRefusedAgain);
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  expect_clean();
 }
 
 // Case I8: three pools are declared, two are sent.
@@ -206,12 +244,26 @@ TEST_F(Failure, I8_AWriterThatDeclaresLessIsNotBelieved) {
              wire::KvRoomDone{.room = kRoom,
                               .attempt = metadata.attempt,
                               .grant = metadata.grant,
-                              .declared_bytes = {0, 0, 0}});
+                              .declared_bytes = {0, 0, 0},
+                              .declared_pages = 5});
   net.loop.settle();
   EXPECT_EQ(receiver.failure().code(), Code::kProtocolError);
   EXPECT_THAT(receiver.failure().detail(), HasSubstr("0 of 1920 bytes of kv were declared"));
   EXPECT_EQ(decode->engine.grants.size(), 0U);
   net.loop.advance(61s);  // until then the reason is kept for the sender
+  expect_clean();
+}
+
+// Two ranks with one head each, and only one of them is listed.
+TEST_F(Failure, I8_ARankThatIsLeftOutFailsTheRoomBeforeAnythingIsAnnounced) {
+  split_prefill();
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  net.loop.settle();
+  EXPECT_EQ(receiver.failure().code(), Code::kIncompatible);
+  EXPECT_THAT(receiver.failure().detail(),
+              HasSubstr("bring 48 of 96 bytes of each page of kv buffer 0 (layer 0)"));
+  EXPECT_EQ(prefill->manager->stats().announced, 0U);
   expect_clean();
 }
 
@@ -288,7 +340,7 @@ TEST_F(Failure, B4_AFloodOfUnknownRoomsIsAnnounced) {
     return true;
   };
   PortObserver* observer = prefill->engine.observer;
-  constexpr std::uint64_t kRooms = 4 * config::kMaxAnnouncedRooms;
+  constexpr std::uint64_t kRooms = 4 * config::kMaxAnnouncedRoomsPerPeer;
   for (std::uint64_t room = 0; room < kRooms; ++room) {
     const std::string body = wire::encode_kv(wire::KvRoomMetadata{.room = RoomId(room),
                                                                   .attempt = 4'000'000'000U,
@@ -301,15 +353,15 @@ TEST_F(Failure, B4_AFloodOfUnknownRoomsIsAnnounced) {
   }
   net.loop.settle();
   const KvManagerStats stats = prefill->manager->stats();
-  EXPECT_EQ(stats.announced, config::kMaxAnnouncedRooms);
-  EXPECT_EQ(stats.announced_refused, kRooms + 1 - config::kMaxAnnouncedRooms);
+  EXPECT_EQ(stats.announced, config::kMaxAnnouncedRoomsPerPeer);
+  EXPECT_EQ(stats.announced_refused, kRooms + 1 - config::kMaxAnnouncedRoomsPerPeer);
   EXPECT_EQ(refused, stats.announced_refused);
   EXPECT_LT(stats.announced_bytes, config::kMaxAnnouncedBytes);
   net.lost = nullptr;
   net.loop.advance(61s);
   EXPECT_EQ(prefill->manager->stats().announced, 0U);
   EXPECT_EQ(prefill->manager->stats().announced_bytes, 0U);
-  EXPECT_EQ(prefill->manager->stats().announced_expired, config::kMaxAnnouncedRooms);
+  EXPECT_EQ(prefill->manager->stats().announced_expired, config::kMaxAnnouncedRoomsPerPeer);
   EXPECT_EQ(receiver.poll(), KvStatus::kFailed);
 }
 
@@ -371,6 +423,146 @@ TEST_F(Failure, GarbageAndUnknownRoomsChangeNothing) {
   EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
   EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
   expect_landed();
+}
+
+// Case L2: a hold ends on proof of death, at once; without proof (a host that vanished, a slow but
+// living receiver) only at the room's deadline.
+TEST_F(Failure, L2_HoldsEndOnProofOfDeathOrAtTheDeadline) {
+  for (const bool proven : {true, false}) {
+    SCOPED_TRACE(proven);
+    prefill = std::make_unique<Node>(net, kPrefillAt, KvRole::kPrefill, 1);
+    decode = std::make_unique<Node>(net, kDecodeAt, KvRole::kDecode, 2);
+    net.hold_writes = true;
+    std::vector<std::unique_ptr<KvReceiver>> receivers;
+    std::vector<std::unique_ptr<KvSender>> senders;
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      receivers.push_back(std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, RoomId(i)));
+      announce(*receivers.back());
+      senders.push_back(std::make_unique<KvSender>(*prefill->manager, RoomId(i)));
+      // Half of them have writes in flight, the others wait for their caller.
+      if (i % 2 == 0) send_all(*senders.back());
+    }
+    KvReceiver unclaimed(*decode->manager, kPrefillAt, RoomId(500));
+    announce(unclaimed);
+    net.loop.settle();
+    net.kill(decode->engine, proven);
+    net.loop.settle();
+    if (!proven) {
+      net.loop.advance(59s);
+      for (const auto& sender : senders) ASSERT_FALSE(is_terminal(sender->poll()));
+      net.loop.advance(1s);
+    }
+    for (const auto& sender : senders) {
+      ASSERT_EQ(sender->failure().code(), proven ? Code::kPeerRestarted : Code::kDeadlineExceeded);
+      if (proven) {
+        ASSERT_THAT(sender->failure().detail(), HasSubstr("has died"));
+      }
+    }
+    EXPECT_EQ(prefill->engine.running.size(), 0U);
+    EXPECT_EQ(prefill->manager->stats().rooms, 0U);
+    if (proven) {
+      KvSender late(*prefill->manager, RoomId(500));
+      net.loop.settle();
+      EXPECT_THAT(late.failure().detail(), HasSubstr("has died"));
+    }
+    net.loop.advance(120s);
+    EXPECT_EQ(prefill->manager->stats().announced, 0U);
+  }
+}
+
+TEST_F(Failure, L2_ADeadPrefillFreesDecodesPagesAtOnce) {
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  net.loop.settle();
+  net.kill(prefill->engine, true);
+  net.loop.settle();
+  EXPECT_EQ(receiver.failure().code(), Code::kPeerRestarted);
+  EXPECT_EQ(decode->engine.grants.size(), 0U);
+  EXPECT_TRUE(receiver.abort_acknowledged());
+}
+
+// The news of the old process's death arrives after its successor has registered.
+TEST_F(Failure, L2_ALateObituaryHarmsNoSuccessor) {
+  KvReceiver old(*decode->manager, kPrefillAt, RoomId(1));
+  announce(old);
+  net.loop.settle();
+  const Incarnation dead = decode->engine.incarnation;
+  const auto gone = std::move(decode);
+  decode = std::make_unique<Node>(net, kDecodeAt, KvRole::kDecode, 9);
+  net.loop.settle();
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  net.loop.settle();
+  prefill->engine.observer->on_peer_died(kDecodeAt, dead);
+  send_all(sender);
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+}
+
+// Case L4: one of four transfers hangs; the others go on.
+TEST_F(Failure, L4_OneHangingTransferHoldsUpNobody) {
+  net.hold_writes = true;
+  std::vector<std::unique_ptr<KvReceiver>> receivers;
+  std::vector<std::unique_ptr<KvSender>> senders;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    receivers.push_back(std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, RoomId(i)));
+    announce(*receivers.back());
+    senders.push_back(std::make_unique<KvSender>(*prefill->manager, RoomId(i)));
+    send_all(*senders.back());
+    net.loop.settle();
+    if (i == 0) continue;  // its two writes never land
+    for (int write = 0; write < 2; ++write)
+      net.finish(prefill->engine, prefill->engine.running.rbegin()->first);
+    net.loop.settle();
+    EXPECT_EQ(receivers.back()->poll(), KvStatus::kSuccess);
+    EXPECT_EQ(senders.back()->poll(), KvStatus::kSuccess);
+  }
+  EXPECT_EQ(receivers[0]->poll(), KvStatus::kTransferring);
+  net.loop.advance(60s);
+  EXPECT_EQ(senders[0]->failure().code(), Code::kDeadlineExceeded);
+  expect_clean();
+}
+
+// Case I4: four writers, random delays, one row of the aux pool that every room reuses. Only the
+// row of the room that owns it now ever lands there, and nothing aborts that wasn't aborted.
+TEST_F(Failure, I4_FourWritersAndOneReusedRow) {
+  std::vector<std::unique_ptr<Node>> writers;
+  for (int i = 0; i < 4; ++i)
+    writers.push_back(
+        std::make_unique<Node>(net, fmt::format("10.0.1.{}:7001", i), KvRole::kPrefill, 10 + i));
+  net.hold_writes = true;
+  std::mt19937_64 random(11);
+  std::uint64_t succeeded = 0;
+  for (std::uint64_t round = 0; round < 100'000; ++round) {
+    Node& writer = *writers[random() % 4];
+    KvReceiver receiver(*decode->manager, writer.engine.session_id, RoomId(round));
+    receiver.init();
+    ASSERT_TRUE(receiver.send_metadata(std::vector<std::uint32_t>{3}, kTargetRow).is_ok());
+    KvSender sender(*writer.manager, RoomId(round));
+    const auto row = static_cast<std::uint32_t>(random() % Pools::kRows);
+    ASSERT_TRUE(sender.init(1, row).is_ok());
+    ASSERT_TRUE(sender.send(std::vector<std::uint32_t>{5}).is_ok());
+    const bool abandoned = random() % 4 == 0;
+    if (abandoned) {
+      // The receiver gives up; its write stays under way and lands in a later room's time.
+      for (std::uint64_t steps = random() % 12; steps > 0; --steps) net.loop.step();
+      receiver.abort("gave up");
+      net.loop.step();
+      if (random() % 2 == 0) net.loop.settle();
+      continue;
+    }
+    net.loop.settle();
+    for (std::uint64_t late = random() % 3; late > 0; --late) net.land_next();
+    net.loop.settle();
+    while (!is_terminal(receiver.poll()) && net.land_next()) net.loop.settle();
+    ASSERT_EQ(receiver.poll(), KvStatus::kSuccess) << round << why(receiver.failure());
+    ++succeeded;
+    const Bytes here = writer.pools.page(1, 0, row);
+    const Bytes there = decode->pools.page(1, 0, kTargetRow);
+    ASSERT_EQ(std::memcmp(here.data(), there.data(), here.size()), 0) << round;
+  }
+  EXPECT_GT(succeeded, 70'000U);
 }
 
 }  // namespace

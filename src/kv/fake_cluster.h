@@ -17,6 +17,7 @@ namespace kvmend::kv {
 
 inline constexpr const char* kPrefillAt = "10.0.0.1:7001";
 inline constexpr const char* kDecodeAt = "10.0.0.2:7001";
+inline constexpr const char* kOtherAt = "10.0.0.3:7001";
 inline constexpr RoomId kRoom{(std::uint64_t{1} << 63) - 5};  // all 63 bits count
 
 /// The pools of one rank: 2 layers of K and V, an aux pool, a mamba pool.
@@ -25,7 +26,8 @@ struct Pools {
   static constexpr std::uint32_t kRows = 8;
   static constexpr std::uint64_t kPageBytes = 96;
 
-  explicit Pools(int seed, std::uint64_t page_bytes = kPageBytes) {
+  explicit Pools(int seed, std::uint64_t page_bytes = kPageBytes, const KvRank& rank = {}) {
+    page_bytes /= rank.tp_size;
     KvComponent kv{.pool = KvPool::kKv, .dtype = "bfloat16", .items = kPages};
     for (std::uint32_t layer = 0; layer < 2; ++layer)
       for (int half = 0; half < 2; ++half) {
@@ -36,7 +38,11 @@ struct Pools {
     aux.buffers = {{add(kRows * 16ULL, seed), 16}, {add(kRows * 40ULL, seed), 40}};
     KvComponent mamba{.pool = KvPool::kMamba, .dtype = "float32", .items = kRows};
     mamba.buffers = {{add(kRows * 64ULL, seed), 64}};
-    layout = {.page_tokens = 16, .kv_heads = 2, .head_dim = 8, .components = {kv, aux, mamba}};
+    layout = {.page_tokens = 16,
+              .kv_heads = 2 / rank.tp_size,
+              .head_dim = 8,
+              .rank = rank,
+              .components = {kv, aux, mamba}};
   }
 
   std::byte* add(std::size_t bytes, int seed) {
@@ -62,8 +68,8 @@ struct Pools {
 /// An engine with a manager on it.
 struct Node {
   Node(FakeNet& net, const std::string& at, KvRole role, int seed, KvOptions options = {},
-       std::uint64_t page_bytes = Pools::kPageBytes)
-      : pools(seed, page_bytes), engine(net.start(at)) {
+       std::uint64_t page_bytes = Pools::kPageBytes, const KvRank& rank = {})
+      : pools(seed, page_bytes, rank), engine(net.start(at)) {
     manager = open(net, role, options);
   }
   std::unique_ptr<KvManager> open(FakeNet& net, KvRole role, KvOptions options) {
@@ -87,6 +93,19 @@ class Cluster : public ::testing::Test {
   const std::vector<std::uint32_t> target{7, 8, 2, 20, 21};
   static constexpr std::uint32_t kSourceRow = 1;
   static constexpr std::uint32_t kTargetRow = 6;
+
+  /// Prefill becomes two tensor ranks with one head each: both write into every room.
+  void split_prefill() {
+    const auto rank = [&](const char* at, std::uint32_t tp_rank) {
+      return std::make_unique<Node>(net, at, KvRole::kPrefill, 1, options, Pools::kPageBytes,
+                                    KvRank{.tp_rank = tp_rank, .tp_size = 2});
+    };
+    prefill.reset();
+    prefill = rank(kPrefillAt, 0);
+    second_prefill = rank(kOtherAt, 1);
+    net.loop.settle();
+  }
+  std::unique_ptr<Node> second_prefill;
 
   /// Everything of a room in one go, up to what decode and prefill call.
   void announce(KvReceiver& receiver) {
@@ -115,7 +134,7 @@ class Cluster : public ::testing::Test {
   }
   /// No room, grant, write or announcement is left.
   void expect_clean() {
-    for (Node* node : {prefill.get(), decode.get()}) {
+    for (Node* node : {prefill.get(), second_prefill.get(), decode.get()}) {
       if (!node || !node->manager) continue;
       EXPECT_EQ(node->manager->stats().rooms, 0U) << node->engine.session_id;
       EXPECT_EQ(node->manager->stats().announced, 0U);

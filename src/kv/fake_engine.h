@@ -92,6 +92,7 @@ struct FakeEngine {
   std::set<Incarnation> writers;     ///< whose writes have reached it
   std::map<WriteId, Write> running;  ///< own writes, in order
   std::uint64_t messages_sent = 0;
+  std::map<std::string, Blacklisted> blacklisted;  ///< its sessions, as the test says
 };
 
 /// The network between the engines of a test.
@@ -121,6 +122,16 @@ class FakeNet {
           });
     return *slot;
   }
+  /// Kills an engine; `proven`: the others' kernel says so.
+  void kill(FakeEngine& engine, bool proven) {
+    engine.dead = true;
+    if (!proven) return;
+    for (auto& [name, other] : engines_)
+      if (other.get() != &engine && other->observer != nullptr)
+        loop.post([to = other.get(), at = engine.session_id, who = engine.incarnation] {
+          if (to->observer != nullptr) to->observer->on_peer_died(at, who);
+        });
+  }
   [[nodiscard]] std::unique_ptr<EnginePort> port(FakeEngine& engine);
   [[nodiscard]] FakeEngine* at(const std::string& session_id) {
     const auto found = engines_.find(session_id);
@@ -132,7 +143,7 @@ class FakeNet {
                const std::string& body) {
     loop.post([this, sender = from.session_id, incarnation = from.incarnation, to, target, body] {
       FakeEngine* engine = at(to);
-      if (engine == nullptr || engine->observer == nullptr) return;
+      if (engine == nullptr || engine->observer == nullptr || engine->dead) return;
       if (target.is_set() && engine->incarnation != target) return;
       const auto parsed = wire::parse_kv(bytes_of(body));
       if (parsed && lost && lost(to, *parsed)) return;
@@ -215,6 +226,11 @@ class FakePort final : public EnginePort {
   }
   bool end_grant(GrantId grant, memory::GrantEnd how) override {
     return engine_.grants.end(grant, how);
+  }
+  [[nodiscard]] std::optional<Blacklisted> blacklisted(const Address& peer) const override {
+    const auto found = engine_.blacklisted.find(peer.to_string());
+    if (found == engine_.blacklisted.end()) return std::nullopt;
+    return found->second;
   }
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> landed_bytes(
       GrantId grant) const override {

@@ -5,12 +5,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <unordered_map>
 #include <utility>
 
 #include "base/config.h"
-#include "kv/room_handle.h"
 #include "kvmend/ids.h"
 #include "kvmend/status.h"
 
@@ -33,9 +31,7 @@ struct RoomKeyHash {
 };
 
 struct FinishedRoom {
-  Status result;                     ///< OK: Success
-  std::weak_ptr<RoomHandle> handle;  ///< for acknowledgements of an abort
-  std::uint32_t acks_missing = 0;
+  Status result;  ///< OK: Success
 };
 
 /// Loop thread.

@@ -22,7 +22,8 @@ struct BufferPlace {
 /// Errors: kInvalidArgument, naming component and value.
 [[nodiscard]] Status check_layout(const KvLayout& layout);
 
-/// The layout as peers see it. `places`: one per buffer of each component.
+/// The layout as peers see it. `places`: one per buffer of each component, or none at all where
+/// only the geometry counts.
 [[nodiscard]] wire::KvLayout describe(const KvLayout& layout,
                                       std::span<const std::vector<BufferPlace>> places);
 
@@ -30,14 +31,11 @@ struct BufferPlace {
 /// kProtocolError.
 [[nodiscard]] Status check_remote(const wire::KvLayout& layout);
 
-/// Whether pages of `here` (prefill) can be written to `there` (decode). Errors: kIncompatible,
-/// listing every difference with both sides' values ("kv item_len 4096 here, 8192 there").
-[[nodiscard]] Status check_mappable(const KvLayout& here, const wire::KvLayout& there);
-
-/// Bytes of one page of buffer `buffer`, and of all buffers together.
+/// Bytes of one page of buffer `buffer`; 0: elided.
 [[nodiscard]] std::uint64_t item_len(const wire::KvComponent& component, std::size_t buffer);
-[[nodiscard]] std::uint64_t page_bytes(const KvComponent& component);
 
+/// The first component of a kind.
+[[nodiscard]] std::optional<std::uint32_t> component_of(const KvLayout& layout, KvPool pool);
 /// Index of the kKv component (a valid layout has one), of the kAux component if there is one, and
 /// of the state components in layout order.
 [[nodiscard]] std::uint32_t kv_component(const KvLayout& layout);
@@ -45,11 +43,13 @@ struct BufferPlace {
 [[nodiscard]] std::vector<std::uint32_t> state_components(const KvLayout& layout);
 
 /// Checks indices against the pools and sorts them by component; components without pages are left
-/// out. `distinct`: a page may occur once only (destinations). Errors: kOutOfRange,
+/// out. `distinct`: a page may occur once only (destinations). `device_pages`: of the kKvDevice
+/// component. Errors: kOutOfRange,
 /// kInvalidArgument (an index for a pool that the layout doesn't have, a page twice, more than
 /// config::kMaxPagesPerRoom).
 [[nodiscard]] Result<std::vector<wire::KvPages>> gather_pages(
     const KvLayout& layout, std::span<const std::uint32_t> pages,
-    std::optional<std::uint32_t> aux_index, const KvStateIndices& states, bool distinct);
+    std::optional<std::uint32_t> aux_index, const KvStateIndices& states, bool distinct,
+    std::span<const std::uint32_t> device_pages = {});
 
 }  // namespace kvmend::kv

@@ -150,6 +150,53 @@ TEST(Loopback, RolesSwitchOnTheSameEngines) {
   }
 }
 
+// Role switches under load: rooms are under way when both managers are torn down. Each of them
+// ends, a success has its bytes, and nothing of the old role lands afterwards.
+TEST(Loopback, RolesSwitchAHundredTimesUnderLoad) {
+  Side a(KvRole::kPrefill, 1);
+  Side b(KvRole::kDecode, 2);
+  std::uint64_t number = 0;
+  std::uint64_t succeeded = 0;
+  for (std::uint32_t round = 0; round < 100; ++round) {
+    Side& prefill = round % 2 == 0 ? a : b;
+    Side& decode = round % 2 == 0 ? b : a;
+    std::vector<std::unique_ptr<KvReceiver>> receivers;
+    std::vector<std::unique_ptr<KvSender>> senders;
+    for (std::uint32_t page = 0; page < Pools::kPages; ++page) {
+      const RoomId room(++number);
+      const std::vector<std::uint32_t> pages{page};
+      receivers.push_back(
+          std::make_unique<KvReceiver>(*decode.manager, prefill.engine->session_id(), room));
+      receivers.back()->init();
+      ASSERT_TRUE(receivers.back()->send_metadata(pages).is_ok());
+      senders.push_back(std::make_unique<KvSender>(*prefill.manager, room));
+      ASSERT_TRUE(senders.back()->init(1).is_ok());
+      ASSERT_TRUE(senders.back()->send(pages).is_ok());
+    }
+    receivers[round % Pools::kPages]->wait(kLong);  // some have moved, some have not
+    a.manager->teardown();
+    b.manager->teardown();
+    const auto left = decode.pools.snapshot();
+    for (std::uint32_t page = 0; page < Pools::kPages; ++page) {
+      ASSERT_TRUE(is_terminal(senders[page]->poll()));
+      ASSERT_TRUE(is_terminal(receivers[page]->poll()));
+      if (receivers[page]->poll() != KvStatus::kSuccess) continue;
+      ++succeeded;
+      for (std::size_t buffer = 0; buffer < 4; ++buffer)
+        ASSERT_EQ(std::memcmp(prefill.pools.page(0, buffer, page).data(),
+                              decode.pools.page(0, buffer, page).data(), Pools::kPageBytes),
+                  0);
+    }
+    EXPECT_EQ(a.engine->stats().regions, b.engine->stats().regions);
+    EXPECT_EQ(decode.engine->stats().grants, 0U);
+    a.manager = a.open(round % 2 == 0 ? KvRole::kDecode : KvRole::kPrefill);
+    b.manager = b.open(round % 2 == 0 ? KvRole::kPrefill : KvRole::kDecode);
+    // The next round's rooms are what writes there first.
+    ASSERT_EQ(decode.pools.snapshot(), left);
+  }
+  EXPECT_GE(succeeded, 100U);
+}
+
 TEST(Loopback, AnEngineMayShutDownBeforeItsManager) {
   Side prefill(KvRole::kPrefill, 1);
   KvSender sender(*prefill.manager, RoomId(1));

@@ -1,95 +1,273 @@
 #include "kv/plan.h"
 
+#include <algorithm>
+#include <optional>
+#include <string>
+
 #include "base/check.h"
 #include "base/try.h"
+#include "kv/differences.h"
+#include "kv/geometry.h"
 #include "kv/layout.h"
+#include "kv/pairing.h"
+#include "kv/rank_map.h"
 
 namespace kvmend::kv {
 namespace {
 
-/// Same buffers, same pages: every page moves as a whole.
-ComponentMap map_equal(std::uint32_t index, const KvComponent& here,
-                       const wire::KvComponent& there) {
-  ComponentMap map{.source_component = index, .destination_items = there.items};
-  map.buffers.reserve(here.buffers.size());
-  for (std::size_t i = 0; i < here.buffers.size(); ++i) {
-    const KvBuffer& buffer = here.buffers[i];
-    map.bytes_per_page += buffer.item_len;
-    map.buffers.push_back({.source = static_cast<std::byte*>(buffer.base),
-                           .source_item = buffer.item_len,
-                           .region = there.regions[i],
-                           .destination = there.base_offset.empty() ? 0 : there.base_offset[i],
-                           .destination_item = item_len(there, i),
-                           .length = buffer.item_len});
+using wire::KvComponent;
+
+/// Bytes from column to column and from row to row of a page.
+struct Steps {
+  std::uint64_t column = 0;
+  std::uint64_t row = 0;
+};
+
+Steps steps_of(const KvShape& shape, std::uint64_t unit) {
+  if (shape.columns_first) return {.column = shape.rows * unit, .row = unit};
+  return {.column = unit, .row = shape.columns * unit};
+}
+
+/// One side of a pair of buffers.
+struct End {
+  const wire::KvLayout& layout;
+  const KvComponent& component;
+  std::uint32_t buffer;
+  KvShape shape;
+  std::uint64_t bytes;  ///< of a page
+
+  End(const wire::KvLayout& of, const KvComponent& in, std::uint32_t index)
+      : layout(of),
+        component(in),
+        buffer(index),
+        shape(shape_of(of, in, index)),
+        bytes(item_len(in, index)) {}
+  [[nodiscard]] std::uint64_t elements() const { return std::uint64_t{shape.rows} * shape.columns; }
+};
+
+/// Fills the component maps of one plan; collects what can't be mapped.
+class Planner {
+ public:
+  /// `here` and `source` say the same; only `here` knows addresses.
+  Planner(const KvLayout& here, const wire::KvLayout& source, const wire::KvLayout& destination)
+      : here_(here), source_(source), destination_(destination) {}
+
+  std::vector<ComponentMap> run();
+  [[nodiscard]] const Differences& differences() const { return differences_; }
+
+ private:
+  void compare_layouts();
+  void map_component(std::uint32_t index, const ComponentPair& pair, ComponentMap& map);
+  /// False when the buffers can't be mapped.
+  bool map_buffer(const End& from, const End& to, ComponentMap& map, std::uint64_t& covered);
+  bool map_columns(const End& from, const End& to, ComponentMap& map, std::uint64_t& covered);
+  [[nodiscard]] bool sends(const ComponentMap& map) const;
+  [[nodiscard]] Rows rows_of(const End& to, const ComponentMap& map) const;
+  [[nodiscard]] std::byte* base_of(const ComponentMap& map, const End& from) const {
+    return static_cast<std::byte*>(
+        here_.components[*map.source_component].buffers[from.buffer].base);
   }
-  return map;
+  bool mismatch(const End& from, const End& to);
+
+  const KvLayout& here_;
+  const wire::KvLayout& source_;
+  const wire::KvLayout& destination_;
+  Differences differences_;
+  std::optional<std::uint32_t> first_server_;  // unset: the ranks don't belong together
+};
+
+KvShare share_of(const wire::KvLayout& layout) {
+  return static_cast<KvShare>(layout.share);
+}
+
+std::uint32_t total_heads(const wire::KvLayout& layout) {
+  return layout.total_kv_heads != 0 ? layout.total_kv_heads : layout.kv_heads * layout.rank.tp_size;
+}
+
+bool undivided(const std::string& element_order) {
+  return element_order != "nhd" && element_order != "hnd";
+}
+
+void Planner::compare_layouts() {
+  differences_.compare("layout version", source_.version, destination_.version);
+  differences_.compare("page_tokens", source_.page_tokens, destination_.page_tokens);
+  differences_.compare("kv_heads of all ranks", total_heads(source_), total_heads(destination_));
+  differences_.compare("head_dim", source_.head_dim, destination_.head_dim);
+  if (undivided(source_.element_order) || undivided(destination_.element_order))
+    differences_.compare("element_order", source_.element_order, destination_.element_order);
+  const KvShare share = share_of(source_);
+  if (const Status ranks = check_serves(source_.rank, share, destination_.rank); !ranks.is_ok()) {
+    differences_.add(ranks.detail());
+    return;
+  }
+  first_server_ =
+      tensor_servers(source_.rank.tp_size, destination_.rank.tp_rank, destination_.rank.tp_size,
+                     shared_among_tensor_ranks(share, source_.rank.cp_size))
+          ->first;
+}
+
+/// Whether this rank is the one of its stage and context group that brings the component.
+bool Planner::sends(const ComponentMap& map) const {
+  const KvRank& rank = source_.rank;
+  const bool by_layer =
+      map.source_component && !source_.components[*map.source_component].layer_ids.empty();
+  if (rank.pp_size != destination_.rank.pp_size && !by_layer && rank.pp_rank + 1 != rank.pp_size)
+    return false;  // what every stage has is sent by the last
+  if (rank.cp_rank == 0 || map.share.size > 1) return true;
+  return share_of(source_) == KvShare::kLayers && by_layer;
+}
+
+std::vector<ComponentMap> Planner::run() {
+  compare_layouts();
+  std::vector<ComponentMap> out(destination_.components.size());
+  const std::vector<ComponentPair> pairs = pair_components(source_, destination_, differences_);
+  if (!first_server_) return out;
+  for (std::uint32_t c = 0; c < out.size(); ++c) map_component(c, pairs[c], out[c]);
+  return out;
+}
+
+void Planner::map_component(std::uint32_t index, const ComponentPair& pair, ComponentMap& map) {
+  const KvComponent& to = destination_.components[index];
+  map.pool = static_cast<KvPool>(to.kind);
+  map.source_component = pair.source_component;
+  map.destination_items = to.items;
+  map.share = page_share(share_of(source_), source_.rank, map.pool);
+  if (is_kv(map.pool) && source_.rank.dcp_size != destination_.rank.dcp_size) {
+    map.token_ranks = destination_.rank.dcp_size;
+    for (std::uint32_t phase = 0; phase < map.token_ranks; ++phase)
+      map.phases.push_back(
+          dealt_rows(destination_.page_tokens, destination_.rank.dcp_rank, map.token_ranks, phase));
+  }
+  map.coverage.divisor = map.share.size;
+  map.coverage.token_ranks = map.token_ranks;
+  map.coverage.bytes.resize(to.regions.size());
+  if (!pair.source_component || !sends(map)) {
+    map.coverage.bytes.clear();
+    return;
+  }
+  map.buffers.reserve(pair.buffers.size());
+  for (const BufferPair& buffers : pair.buffers) {
+    const End from(source_, source_.components[*pair.source_component], buffers.source);
+    const End into(destination_, to, buffers.destination);
+    if (from.bytes == 0 && into.bytes != 0) map.coverage.elided.push_back(buffers.destination);
+    if (from.bytes == 0 || into.bytes == 0) continue;
+    // The others say the same.
+    if (!map_buffer(from, into, map, map.coverage.bytes[buffers.destination])) break;
+  }
+  std::ranges::sort(map.coverage.elided);
+  // One number says it where all buffers are alike.
+  const auto& bytes = map.coverage.bytes;
+  if (std::ranges::all_of(bytes, [&](auto one) { return one == bytes[0]; }))
+    map.coverage.bytes.resize(bytes[0] == 0 ? 0 : 1);
+}
+
+bool Planner::mismatch(const End& from, const End& to) {
+  const auto page = [](const End& end) {
+    if (end.elements() == 1) return fmt::format("{}", end.bytes);
+    return fmt::format("{} ({} rows x {} of {} columns)", end.bytes, end.shape.rows,
+                       end.shape.columns, end.shape.total_columns);
+  };
+  differences_.add(fmt::format("{} item_len of buffer {} {} here, {} there",
+                               kv_pool_name(static_cast<KvPool>(to.component.kind)), to.buffer,
+                               page(from), page(to)));
+  return false;
+}
+
+Rows Planner::rows_of(const End& to, const ComponentMap& map) const {
+  if (map.token_ranks == 1) return Rows::kPage;
+  return to.shape.rows == destination_.page_tokens ? Rows::kDealt : Rows::kJoined;
+}
+
+bool Planner::map_buffer(const End& from, const End& to, ComponentMap& map,
+                         std::uint64_t& covered) {
+  const std::uint64_t destination =
+      to.component.base_offset.empty() ? 0 : to.component.base_offset[to.buffer];
+  // The only server of the destination, or the first of those that hold the same.
+  const bool same_place = source_.rank.tp_size == destination_.rank.tp_size &&
+                          source_.rank.tp_rank == destination_.rank.tp_rank &&
+                          source_.rank.tp_rank == *first_server_;
+  if (map.token_ranks == 1 && same_place && from.shape == to.shape && from.bytes == to.bytes) {
+    map.buffers.push_back({.source = base_of(map, from),
+                           .source_item = from.bytes,
+                           .region = to.component.regions[to.buffer],
+                           .destination = destination,
+                           .destination_item = to.bytes,
+                           .length = from.bytes});
+    covered = to.bytes;
+    return true;
+  }
+  return map_columns(from, to, map, covered);
+}
+
+bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
+                          std::uint64_t& covered) {
+  const auto here = segments_of(from.shape, source_.rank.tp_rank, source_.rank.tp_size);
+  const auto there = segments_of(to.shape, destination_.rank.tp_rank, destination_.rank.tp_size);
+  const Rows kind = rows_of(to, map);
+  const std::uint64_t rows_there =
+      std::uint64_t{from.shape.rows} * (kind == Rows::kJoined ? map.token_ranks : 1);
+  const bool rows_known = map.token_ranks == 1 || from.shape.rows == source_.page_tokens;
+  if (!here || !there || !rows_known || to.shape.rows != rows_there ||
+      from.shape.total_columns != to.shape.total_columns || from.shape.groups != to.shape.groups ||
+      from.bytes % from.elements() != 0 || to.bytes % to.elements() != 0 ||
+      from.bytes / from.elements() != to.bytes / to.elements() ||
+      (from.shape.total_columns == 0 && from.shape.columns != to.shape.columns))
+    return mismatch(from, to);
+  const std::uint64_t unit = from.bytes / from.elements();
+  const Steps out = steps_of(from.shape, unit);
+  const Steps in = steps_of(to.shape, unit);
+  const std::uint64_t base =
+      to.component.base_offset.empty() ? 0 : to.component.base_offset[to.buffer];
+  // Pages that are dealt out among tensor ranks are each one's own: nothing to elect.
+  const bool own = map.share.size > 1 && source_.rank.cp_size == 1;
+  const std::uint32_t first = own ? source_.rank.tp_rank : *first_server_;
+  for (const SharedColumns& shared : shared_columns(*here, *there, source_.rank.tp_rank, first)) {
+    BufferMap buffer{
+        .source = base_of(map, from) + shared.source * out.column,
+        .source_item = from.bytes,
+        .region = to.component.regions[to.buffer],
+        .destination = base + shared.destination * in.column,
+        .destination_item = to.bytes,
+        .length = unit,
+        .columns = {.count = shared.count, .source = out.column, .destination = in.column},
+        .rows = {.count = from.shape.rows, .source = out.row, .destination = in.row},
+        .kind = kind,
+        .phase = from.shape.rows * in.row};
+    if (kind == Rows::kDealt) buffer.rows.source *= map.token_ranks;
+    buffer.fold();
+    map.buffers.push_back(buffer);
+    covered += shared.count * unit * to.shape.rows;
+  }
+  return true;
 }
 
 }  // namespace
 
-std::vector<PageRun> merge_runs(std::span<const std::uint32_t> source,
-                                std::span<const std::uint32_t> destination) {
-  KVM_CHECK(source.size() == destination.size());
-  std::vector<PageRun> runs;
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (!runs.empty()) {
-      PageRun& last = runs.back();
-      if (source[i] == last.source + last.count &&
-          destination[i] == last.destination + last.count) {
-        ++last.count;
-        continue;
-      }
-    }
-    runs.push_back({.source = source[i], .destination = destination[i], .count = 1});
-  }
-  return runs;
-}
-
 Result<TransferPlan> TransferPlan::prepare(const KvLayout& here, const wire::KvLayout& there) {
-  KVM_RETURN_IF_ERROR(check_mappable(here, there));
+  const wire::KvLayout source = describe(here, {});
+  Planner planner(here, source, there);
   TransferPlan plan;
-  for (std::uint32_t c = 0; c < here.components.size(); ++c)
-    plan.components_.push_back(map_equal(c, here.components[c], there.components[c]));
+  plan.components_ = planner.run();
+  KVM_RETURN_IF_ERROR(planner.differences().status());
   return plan;
 }
 
-std::size_t TransferPlan::piece_count(std::uint32_t component,
-                                      std::span<const PageRun> runs) const {
-  std::size_t pages = 0;
-  for (const PageRun& run : runs) pages += run.count;
-  std::size_t pieces = 0;
-  for (const BufferMap& map : components_[component].buffers)
-    pieces += map.whole_pages() ? runs.size() : pages * map.count;
-  return pieces;
+std::vector<PageRun> TransferPlan::runs(std::uint32_t component, const ChunkPages& chunk) const {
+  const ComponentMap& map = components_[component];
+  return chunk_runs(chunk, map.share, map.token_ranks);
 }
 
-void append_pieces(const BufferMap& map, std::span<const PageRun> runs,
-                   std::vector<transport::Piece>& out) {
-  for (const PageRun& run : runs) {
-    std::byte* source = map.source + run.source * map.source_item;
-    std::uint64_t destination = map.destination + run.destination * map.destination_item;
-    if (map.whole_pages()) {
-      out.push_back({.local = source,
-                     .region = map.region,
-                     .offset = destination,
-                     .length = run.count * map.length});
-      continue;
-    }
-    for (std::uint32_t page = 0; page < run.count; ++page) {
-      for (std::uint32_t strip = 0; strip < map.count; ++strip)
-        out.push_back({.local = source + strip * map.source_step,
-                       .region = map.region,
-                       .offset = destination + strip * map.destination_step,
-                       .length = map.length});
-      source += map.source_item;
-      destination += map.destination_item;
-    }
-  }
+Amount TransferPlan::amount(std::uint32_t component, std::span<const PageRun> runs) const {
+  const ComponentMap& map = components_[component];
+  Amount sum;
+  for (const BufferMap& buffer : map.buffers) sum += amount_of(buffer, runs, map.phases);
+  return sum;
 }
 
 void TransferPlan::append(std::uint32_t component, std::span<const PageRun> runs,
                           std::vector<transport::Piece>& out) const {
-  for (const BufferMap& map : components_[component].buffers) append_pieces(map, runs, out);
+  const ComponentMap& map = components_[component];
+  for (const BufferMap& buffer : map.buffers) append_pieces(buffer, runs, map.phases, out);
 }
 
 }  // namespace kvmend::kv

@@ -1,78 +1,55 @@
 // The transfer plan: from two layouts and page indices to merged pieces. Pure; any thread.
 //
-// Prepared once per pair of layouts as a list of *buffer maps*; a chunk only walks them. A buffer
-// map says how the bytes of one page move from a source buffer to a destination buffer:
-//
-//   source page      |..[len]....step....[len]....step....[len]..|      `count` strips of `length`
-//   destination page |[len]..step..[len]..step..[len]............|
-//
-// Equal layouts have one strip, the whole page, per buffer. Other mappings (head slices, layers of
-// several pipeline stages) are other lists of maps; nothing else changes.
+// One mechanism for every kind of parallelism: buffers are paired by layer (kv/pairing.h), the
+// columns that both ranks hold are intersected (kv/geometry.h), and each intersection becomes a
+// buffer map (kv/buffer_map.h). All that is done once per pair of layouts; a chunk only walks the
+// maps. docs/kv-layouts.md has the rules and a picture.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "kv/buffer_map.h"
+#include "kv/page_runs.h"
 #include "kvmend/kv.h"
 #include "transport/chunk.h"
 #include "wire/kv_messages.h"
 
 namespace kvmend::kv {
 
-/// `count` pages that follow each other on both sides.
-struct PageRun {
-  std::uint32_t source = 0;
-  std::uint32_t destination = 0;
-  std::uint32_t count = 0;
-  friend bool operator==(const PageRun&, const PageRun&) = default;
-};
-
-/// Pairs the lists position by position (their sizes are equal) and joins neighbours.
-[[nodiscard]] std::vector<PageRun> merge_runs(std::span<const std::uint32_t> source,
-                                              std::span<const std::uint32_t> destination);
-
-struct BufferMap {
-  std::byte* source = nullptr;    ///< page 0
-  std::uint64_t source_item = 0;  ///< bytes from page to page
-  RegionRef region;
-  std::uint64_t destination = 0;  ///< offset of page 0 in the region
-  std::uint64_t destination_item = 0;
-  std::uint64_t length = 0;       ///< bytes of a strip
-  std::uint32_t count = 1;        ///< strips per page
-  std::uint64_t source_step = 0;  ///< from strip to strip
-  std::uint64_t destination_step = 0;
-
-  /// Whether pages that follow each other move as one piece.
-  [[nodiscard]] bool whole_pages() const {
-    return count == 1 && length == source_item && length == destination_item;
-  }
-};
-
-/// Appends the pieces that move `runs` by one map.
-void append_pieces(const BufferMap& map, std::span<const PageRun> runs,
-                   std::vector<transport::Piece>& out);
-
 /// How one component of the destination is filled.
 struct ComponentMap {
-  std::uint32_t source_component = 0;
-  std::uint64_t bytes_per_page = 0;  ///< that this writer writes
+  KvPool pool = KvPool::kKv;                      ///< of the destination
+  std::optional<std::uint32_t> source_component;  ///< nothing: this rank has nothing of it
   std::uint64_t destination_items = 0;
+  PageShare share;
+  std::uint32_t token_ranks = 1;  ///< among how many ranks the destination deals tokens out
+  std::vector<DealtRows> phases;  ///< token_ranks of them, or none
   std::vector<BufferMap> buffers;
+  wire::KvCoverage coverage;  ///< what decode is told of it
+
+  /// How many pages decode announces when prefill sends `total`.
+  [[nodiscard]] std::size_t destination_pages(std::size_t total) const {
+    return pages_needed(total, token_ranks);
+  }
 };
 
 class TransferPlan {
  public:
-  /// `here` must be valid, `there` checked. Errors: kIncompatible with both sides' values.
+  /// `here` (prefill) must be valid, `there` (decode) checked. Errors: kIncompatible, listing the
+  /// differences with both sides' values ("page_tokens 64 here, 16 there").
   [[nodiscard]] static Result<TransferPlan> prepare(const KvLayout& here,
                                                     const wire::KvLayout& there);
 
   /// One map per component of the destination's layout.
   [[nodiscard]] std::span<const ComponentMap> components() const { return components_; }
 
-  /// How many pieces `append` would add for these runs.
-  [[nodiscard]] std::size_t piece_count(std::uint32_t component,
-                                        std::span<const PageRun> runs) const;
+  /// Where the pages of a chunk go. `chunk.destination` has destination_pages(chunk.total) entries.
+  [[nodiscard]] std::vector<PageRun> runs(std::uint32_t component, const ChunkPages& chunk) const;
+  /// What `append` would add for these runs.
+  [[nodiscard]] Amount amount(std::uint32_t component, std::span<const PageRun> runs) const;
   /// Appends the pieces that move `runs` of a component. Pages must be within both pools.
   void append(std::uint32_t component, std::span<const PageRun> runs,
               std::vector<transport::Piece>& out) const;

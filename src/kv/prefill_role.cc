@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/config.h"
+#include "kv/layout.h"
 
 namespace kvmend::kv {
 namespace {
@@ -27,6 +28,10 @@ Status check_metadata(const wire::KvRoomMetadata& metadata, const TransferPlan& 
                 fmt::format("page {} of component {}: decode registered {} pages", page,
                             pages.component, map.destination_items)};
   }
+  if (metadata.required_destinations > config::kMaxDestinationsPerRoom)
+    return {Code::kOutOfRange, Origin::kPeer,
+            fmt::format("{} decode engines in one room (at most {})",
+                        metadata.required_destinations, config::kMaxDestinationsPerRoom)};
   if (total > config::kMaxPagesPerRoom)
     return {Code::kOutOfRange, Origin::kPeer, fmt::format("{} pages in one room", total)};
   return {};
@@ -38,6 +43,8 @@ PrefillRole::PrefillRole(const Surroundings& around)
     : around_(around),
       peers_(around.layout, around.counters),
       announced_(around.counters),
+      notices_(around),
+      park_limits_(around.layout.components[kv_component(around.layout)].items),
       expiry_timer_(around.port.loop()) {}
 
 // ------------------------------------------------------------------------------- from senders
@@ -67,13 +74,18 @@ void PrefillRole::attach(const std::shared_ptr<RoomHandle>& handle, std::string 
   const auto room = std::make_shared<PrefillRoom>(around_, static_cast<PrefillRoom::Host&>(*this),
                                                   handle, std::move(only_decode));
   rooms_.emplace(id, room);
-  around_.counters.rooms = rooms_.size();
+  around_.count_live(KvRole::kPrefill, rooms_.size());
   room->start();
-  auto waiting = announced_.take(id);
+  std::optional<Status> aborted;
+  for (Announcement& waiting : announced_.take(id)) {
+    if (!waiting.aborted) {
+      announce(std::move(waiting));
+    } else if (!aborted) {
+      aborted = std::move(waiting.aborted);
+    }
+  }
   arm_expiry();
-  if (!waiting) return;
-  if (waiting->aborted) return room->fail(*waiting->aborted);
-  announce(std::move(*waiting));
+  if (aborted) room->fail(std::move(*aborted));  // the others hear of it
 }
 
 void PrefillRole::init(const RoomHandle& handle, std::uint32_t num_pages,
@@ -85,20 +97,24 @@ void PrefillRole::send(const RoomHandle& handle, SourceChunk chunk) {
   if (const auto room = find(handle)) room->send(std::move(chunk));
 }
 
+void PrefillRole::on_gate_open(const RoomHandle& handle) {
+  if (const auto room = find(handle)) room->on_gate_open();
+}
+
 void PrefillRole::abort(const RoomHandle& handle, Status why) {
   if (const auto room = find(handle)) room->fail(std::move(why));
 }
 
+void PrefillRole::on_room_failing(PrefillRoom& /*room*/, const wire::KvRoomAbort& message,
+                                  const Peer& decode) {
+  notices_.send({message.room, decode.incarnation, message.attempt}, message, {decode}, nullptr);
+}
+
 void PrefillRole::on_room_over(PrefillRoom& room, const Status& result) {
   for (const RoomKey& key : room.keys()) finished_.add(key, {.result = result});
-  if (result.is_ok()) {
-    ++around_.counters.rooms_succeeded;
-    around_.counters.bytes += room.handle()->metrics(std::nullopt).bytes;
-  } else {
-    ++around_.counters.rooms_failed;
-  }
-  rooms_.erase(room.handle()->room());  // the caller holds a reference
-  around_.counters.rooms = rooms_.size();
+  const std::shared_ptr<RoomHandle> handle = room.handle();
+  rooms_.erase(handle->room());  // the caller holds a reference
+  around_.count_over(KvRole::kPrefill, *handle, result, rooms_.size());
 }
 
 // ------------------------------------------------------------------------------- from decode
@@ -119,11 +135,14 @@ void PrefillRole::handle(const Peer& from, const wire::KvRegister& message) {
     around_.port.on_peer_registered(from.address, from.incarnation);
     verdict = entry->verdict;
   }
-  static_cast<void>(around_.send(
-      from,
-      wire::KvRegisterReply{.registration = message.registration,
-                            .code = verdict.code(),
-                            .detail = verdict.is_ok() ? std::string() : reason_text(verdict)}));
+  wire::KvRegisterReply reply{.registration = message.registration, .code = verdict.code()};
+  if (verdict.is_ok()) {
+    for (const ComponentMap& map : entry->plan->components())
+      reply.coverage.push_back(map.coverage);
+  } else {
+    reply.detail = reason_text(verdict);
+  }
+  static_cast<void>(around_.send(from, reply));
 }
 
 void PrefillRole::handle(const Peer& from, wire::KvRoomMetadata message) {
@@ -167,13 +186,8 @@ void PrefillRole::announce(Announcement announcement) {
         return refuse(peer, head, refused);
     return answer(peer, head, room->handle()->status());
   }
-  if (Announcement* standing = announced_.find(head.room)) {
-    const bool same = standing->peer.incarnation == peer.incarnation;
-    if (same && standing->metadata.attempt == head.attempt)
-      return answer(peer, head, KvStatus::kBootstrapping);
-    // A later attempt of the same engine replaces its earlier one.
-    if (same || standing->aborted) static_cast<void>(announced_.take(head.room));
-  }
+  if (announced_.find(head.room, peer, head.attempt) != nullptr)
+    return answer(peer, head, KvStatus::kBootstrapping);
   const Time expires =
       std::min(announcement.deadline, saturating_add(around_.now(), around_.options.announced_ttl));
   const Status added = announced_.add(std::move(announcement), expires);
@@ -210,11 +224,9 @@ void PrefillRole::handle(const Peer& from, const wire::KvRoomStatus& message) {
 void PrefillRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
   const auto room = find(message.room);
   if (room && room->serves(from, message.attempt)) return room->on_abort(from, message);
-  Announcement* standing = announced_.find(message.room);
-  if (standing != nullptr && standing->peer.incarnation == from.incarnation &&
-      standing->metadata.attempt == message.attempt) {
-    announced_.mark_aborted(message.room,
-                            reported_by(from.session_id, message.code, message.reason));
+  const Status why = reported_by(from.session_id, message.code, message.reason);
+  if (announced_.mark_aborted(message.room, from, message.attempt, why)) {
+    // Kept for the sender that will come.
   } else if (finished_.find({message.room, from.incarnation, message.attempt}) != nullptr) {
     ++around_.counters.late_messages;
   } else {
@@ -222,20 +234,33 @@ void PrefillRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
   }
   // Nothing of that attempt is in flight here.
   static_cast<void>(
-      around_.send(from, wire::KvRoomAbortAck{.room = message.room, .attempt = message.attempt}));
+      around_.send(from, wire::KvRoomAbortAck{.room = message.room,
+                                              .attempt = message.attempt,
+                                              .rank = rank_number(around_.layout.rank)}));
+}
+
+void PrefillRole::handle(const Peer& from, const wire::KvRoomAbortAck& message) {
+  if (!notices_.on_ack({message.room, from.incarnation, message.attempt}, from))
+    ++around_.counters.unknown_messages;
 }
 
 template <class Other>
 void PrefillRole::handle(const Peer& /*from*/, const Other& /*message*/) {
-  ++around_.counters.unknown_messages;  // acknowledgements of aborts, and what isn't for prefill
+  ++around_.counters.unknown_messages;  // what isn't for prefill
 }
 
 void PrefillRole::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   peers_.on_incarnation(session_id, now);
   announced_.on_incarnation(session_id, now);
+  notices_.on_incarnation(session_id, now);
   std::vector<std::shared_ptr<PrefillRoom>> rooms;
   for (const auto& [id, room] : rooms_) rooms.push_back(room);
   for (const auto& room : rooms) room->on_peer_incarnation(session_id, now);
+}
+
+void PrefillRole::on_peer_died(const std::string& session_id, Incarnation dead) {
+  // A successor may have registered already: then all of the dead one has been seen to.
+  if (peers_.incarnation_at(session_id) == dead) on_peer_incarnation(session_id, {});
 }
 
 void PrefillRole::arm_expiry() {
@@ -271,6 +296,7 @@ void PrefillRole::close(const Status& why) {
           wire::KvRegisterReply{
               .registration = 0, .code = Code::kUnavailable, .detail = reason_text(why)}));
   expiry_timer_.cancel();
+  notices_.clear();
 }
 
 void PrefillRole::finish_close() {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/abort_notices.h"
 #include "kv/announced_rooms.h"
 #include "kv/finished_rooms.h"
 #include "kv/peer_layouts.h"
@@ -25,22 +26,28 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   void init(const RoomHandle& handle, std::uint32_t num_pages,
             std::optional<std::uint32_t> aux_index);
   void send(const RoomHandle& handle, SourceChunk chunk);
+  void on_gate_open(const RoomHandle& handle);
   void abort(const RoomHandle& handle, Status why);
 
   // ---- Role
   void on_message(const Peer& from, wire::KvMessage message) override;
   void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
+  void on_peer_died(const std::string& session_id, Incarnation dead) override;
   void on_grant_expired(RoomId /*room*/, std::uint32_t /*attempt*/) override {}
   void close(const Status& why) override;
   void finish_close() override;
 
  private:
+  void on_room_failing(PrefillRoom& room, const wire::KvRoomAbort& message,
+                       const Peer& decode) override;
+  ParkLimits& park_limits() override { return park_limits_; }
   void on_room_over(PrefillRoom& room, const Status& result) override;
 
   void handle(const Peer& from, const wire::KvRegister& message);
   void handle(const Peer& from, wire::KvRoomMetadata message);
   void handle(const Peer& from, const wire::KvRoomStatus& message);
   void handle(const Peer& from, const wire::KvRoomAbort& message);
+  void handle(const Peer& from, const wire::KvRoomAbortAck& message);
   template <class Other>
   void handle(const Peer& from, const Other& message);
 
@@ -57,6 +64,8 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   PeerLayouts peers_;
   AnnouncedRooms announced_;
   FinishedRooms finished_;
+  AbortNotices notices_;
+  ParkLimits park_limits_;
   std::unordered_map<RoomId, std::shared_ptr<PrefillRoom>> rooms_;
   env::ScopedTimer expiry_timer_;
 };

@@ -21,24 +21,15 @@ const wire::KvPages* find_pages(const std::vector<wire::KvPages>& pages, std::ui
   return at == pages.end() ? nullptr : &*at;
 }
 
-/// As the reference numbers prefill ranks.
-std::uint32_t writer_rank(const KvRank& rank) {
-  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
-}
-
 }  // namespace
 
 PrefillRoom::PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
                          std::string only_decode)
-    : around_(around),
-      host_(host),
-      handle_(std::move(handle)),
-      only_decode_(std::move(only_decode)),
-      deadline_(saturating_add(around.now(), around.options.room_deadline)),
-      timer_(around.port.loop()) {}
-
-void PrefillRoom::start() {
-  arm();
+    : RoomBase(around, std::move(handle)), host_(host), only_decode_(std::move(only_decode)) {
+  const KvRank& rank = around.layout.rank;
+  if (around.layout.share != KvShare::kLeader || rank.cp_rank == 0) return;
+  required_ = 0;  // context rank 0 brings everything, and decode doesn't know this one
+  handle_->advance(KvStatus::kWaitingForInput, around.now());
 }
 
 PrefillRoom::Destination* PrefillRoom::find(const Peer& peer, std::uint32_t attempt) {
@@ -73,17 +64,28 @@ Status PrefillRoom::announce(Announcement announcement) {
   if (!only_decode_.empty() && peer.session_id != only_decode_)
     return {Code::kAlreadyExists, Origin::kPeer,
             fmt::format("room {} is for {}, not for {}", room, only_decode_, peer.session_id)};
-  if (destinations_.size() == required_)
+  const std::size_t required = announcement.metadata.required_destinations;
+  if (!destinations_.empty() && all_here())
     return {Code::kAlreadyExists, Origin::kPeer,
             fmt::format("room {} is taken by {}", room, destinations_[0].to.peer.session_id)};
+  if (!destinations_.empty() && required != required_)
+    return {Code::kInvalidArgument, Origin::kPeer,
+            fmt::format("room {} is for {} decode engines by the word of {}, for {} by that of {}",
+                        room, required_, destinations_[0].to.peer.session_id, required,
+                        peer.session_id)};
   const auto self = shared_from_this();
+  required_ = required;
   deadline_ = std::min(deadline_, announcement.deadline);
   Destination& to = destinations_.emplace_back();
   to.declared.resize(announcement.plan->components().size());
   to.to = std::move(announcement);
-  if (destinations_.size() == required_)
-    handle_->advance(KvStatus::kWaitingForInput, around_.now());
-  pump(to);
+  if (all_here()) handle_->advance(KvStatus::kWaitingForInput, around_.now());
+  if (const auto blacklisted = around_.port.blacklisted(to.to.peer.address);
+      blacklisted && blacklisted->refuses) {
+    fail(blacklisted->reason);  // taken from the queue too late
+    return {};
+  }
+  pump_all();
   to.answered = true;  // by the caller, from the status as it is now
   arm();
   return {};
@@ -94,7 +96,7 @@ void PrefillRoom::init(std::uint32_t num_pages, std::optional<std::uint32_t> aux
   const auto self = shared_from_this();
   num_pages_ = num_pages;
   aux_index_ = aux_index;
-  for (Destination& to : destinations_) pump(to);
+  pump_all();
 }
 
 void PrefillRoom::send(SourceChunk chunk) {
@@ -108,59 +110,109 @@ void PrefillRoom::send(SourceChunk chunk) {
   all_queued_ = chunk.last;
   handle_->count_chunk();
   chunks_.push_back(std::move(chunk));
+  pump_all();
+}
+
+void PrefillRoom::on_gate_open() {
+  if (ending_) return;
+  const auto self = shared_from_this();
+  pump_all();
+}
+
+void PrefillRoom::pump_all() {
+  if (!all_here()) return;
   for (Destination& to : destinations_) pump(to);
+  finish_if_complete();  // dummies alone
 }
 
 void PrefillRoom::pump(Destination& to) {
   if (ending_ || !num_pages_ || to.doubt) return;
-  const wire::KvPages* pages = find_pages(to.to.metadata.pages, kv_component(around_.layout));
-  const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
-  if (announced != *num_pages_)
-    return fail(mismatch(fmt::format("room {}: decode {} announced {} pages, prefill sends {}",
-                                     handle_->room().value, to.to.peer.session_id, announced,
-                                     *num_pages_)));
-  while (!ending_ && to.next_chunk < chunks_.size())
-    if (!write(to, chunks_[to.next_chunk++])) return;
+  if (to.to.metadata.dummy) {
+    to.complete = all_queued_;
+    return;
+  }
+  if (!check_announced(to)) return;
+  to.written.resize(chunks_.size());
+  for (std::size_t i = to.first_unwritten; i < chunks_.size(); ++i) {
+    if (to.written[i] || !chunks_[i].ready()) continue;
+    to.written[i] = true;
+    ++to.chunks_written;
+    if (!write(to, chunks_[i]) || ending_) return;
+  }
+  while (to.first_unwritten < chunks_.size() && to.written[to.first_unwritten])
+    ++to.first_unwritten;
   send_done_if_complete(to);
+}
+
+bool PrefillRoom::check_announced(const Destination& to) {
+  const auto components = to.to.plan->components();
+  for (std::uint32_t c = 0; c < components.size(); ++c) {
+    if (!is_kv(components[c].pool)) continue;
+    const wire::KvPages* pages = find_pages(to.to.metadata.pages, c);
+    const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
+    if (announced == components[c].destination_pages(*num_pages_)) continue;
+    fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
+                              handle_->room().value, to.to.peer.session_id, announced,
+                              kv_pool_name(components[c].pool), *num_pages_)));
+    return false;
+  }
+  return true;
 }
 
 bool PrefillRoom::plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
                              std::vector<std::uint64_t>& bytes) {
   const TransferPlan& plan = *to.to.plan;
-  std::size_t pieces = 0;
+  Amount sum;
   std::vector<std::pair<std::uint32_t, std::vector<PageRun>>> parts;
   for (const wire::KvPages& destination : to.to.metadata.pages) {
     const ComponentMap& map = plan.components()[destination.component];
-    const KvPool pool = around_.layout.components[map.source_component].pool;
-    std::span<const std::uint32_t> from;
-    std::span<const std::uint32_t> into(destination.pages);
-    if (pool == KvPool::kKv) {
-      from = chunk.pages;
-      into = into.subspan(chunk.first, chunk.pages.size());
+    if (map.buffers.empty()) continue;  // another rank brings it
+    ChunkPages pages{.destination = destination.pages};
+    if (is_kv(map.pool)) {
+      pages.source = chunk.pages;
+      pages.first = chunk.first;
+      pages.total = *num_pages_;
     } else {
       if (!chunk.last) continue;
-      if (const wire::KvPages* extra = find_pages(chunk.extra, map.source_component))
-        from = extra->pages;
+      if (const wire::KvPages* extra = find_pages(chunk.extra, *map.source_component))
+        pages.source = extra->pages;
+      pages.total = static_cast<std::uint32_t>(pages.source.size());
+      if (pages.source.size() != destination.pages.size()) {
+        fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
+                                  handle_->room().value, to.to.peer.session_id,
+                                  destination.pages.size(), kv_pool_name(map.pool),
+                                  pages.source.size())));
+        return false;
+      }
     }
-    if (from.size() != into.size()) {
-      fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
-                                handle_->room().value, to.to.peer.session_id, into.size(),
-                                kv_pool_name(pool), from.size())));
-      return false;
-    }
-    parts.emplace_back(destination.component, merge_runs(from, into));
-    pieces += plan.piece_count(destination.component, parts.back().second);
-    bytes[destination.component] += from.size() * map.bytes_per_page;
+    parts.emplace_back(destination.component, plan.runs(destination.component, pages));
+    const Amount one = plan.amount(destination.component, parts.back().second);
+    bytes[destination.component] += one.bytes;
+    sum += one;
   }
-  if (pieces > config::kMaxPiecesPerWrite) {
+  if (sum.pieces > config::kMaxPiecesPerWrite) {
     fail({Code::kResourceExhausted, Origin::kCaller,
           fmt::format("room {}: one chunk makes {} pieces (at most {}): send smaller chunks",
-                      handle_->room().value, pieces, config::kMaxPiecesPerWrite)});
+                      handle_->room().value, sum.pieces, config::kMaxPiecesPerWrite)});
     return false;
   }
-  write.pieces.reserve(pieces);
+  write.pieces.reserve(sum.pieces);
   for (const auto& [component, runs] : parts) plan.append(component, runs, write.pieces);
   return true;
+}
+
+Status PrefillRoom::may_wait(const Destination& to, std::size_t pages) const {
+  const auto blacklisted = around_.port.blacklisted(to.to.peer.address);
+  if (!blacklisted) return {};
+  if (blacklisted->refuses) return blacklisted->reason;
+  const Status refused = host_.park_limits().may_park(
+      to.to.peer.session_id, pages, [this](const std::string& session) {
+        const auto address = parse_address(session);
+        return address && around_.port.blacklisted(*address).has_value();
+      });
+  if (refused.is_ok()) return {};
+  return {refused.code(), blacklisted->reason.origin(),
+          fmt::format("{}; {}", refused.detail(), blacklisted->reason.detail())};
 }
 
 bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
@@ -172,12 +224,18 @@ bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
   std::vector<std::uint64_t> bytes(to.declared.size());
   if (!plan_chunk(to, chunk, write, bytes)) return false;
   if (write.pieces.empty()) return true;
+  if (Status refused = may_wait(to, chunk.pages.size()); !refused.is_ok()) {
+    fail(std::move(refused));
+    return false;
+  }
+  host_.park_limits().hold(to.to.peer.session_id, chunk.pages.size());
   const auto pages = static_cast<std::uint32_t>(chunk.pages.size());
   const auto index = static_cast<std::size_t>(&to - destinations_.data());
   // The id is known only after the call; on_done never runs inside it.
   const auto id = std::make_shared<WriteId>();
-  write.on_done = [weak = weak_from_this(), index, id, pages, bytes = std::move(bytes)](
-                      const Status& result, std::uint32_t retries) {
+  write.on_done = [weak = std::weak_ptr(std::static_pointer_cast<PrefillRoom>(shared_from_this())),
+                   index, id, pages,
+                   bytes = std::move(bytes)](const Status& result, std::uint32_t retries) {
     const auto self = weak.lock();
     if (self) self->on_write_done(index, *id, result, retries, bytes, pages);
   };
@@ -210,6 +268,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
   const auto self = shared_from_this();
   Destination& to = destinations_[destination];
   to.writes.erase(write);
+  host_.park_limits().release(to.to.peer.session_id, pages);
   --in_flight_;
   --around_.counters.transfers;
   handle_->add_retries(retries);
@@ -220,7 +279,6 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
       to.declared[c] += bytes[c];
       handle_->add_bytes(bytes[c]);
     }
-    to.declared_pages += pages;
   }
   if (ending_) {
     if (in_flight_ == 0) finish();
@@ -236,7 +294,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
 }
 
 void PrefillRoom::send_done_if_complete(Destination& to) {
-  if (ending_ || to.done_sent || to.doubt || !all_queued_ || to.next_chunk != chunks_.size() ||
+  if (ending_ || to.done_sent || to.doubt || !all_queued_ || to.chunks_written != chunks_.size() ||
       !to.writes.empty())
     return;
   to.done_sent = true;
@@ -250,9 +308,9 @@ void PrefillRoom::send_done(Destination& to) {
       around_.send(to.to.peer, wire::KvRoomDone{.room = handle_->room(),
                                                 .attempt = to.to.metadata.attempt,
                                                 .grant = to.to.metadata.grant,
-                                                .writer_rank = writer_rank(around_.layout.rank),
+                                                .writer_rank = rank_number(around_.layout.rank),
                                                 .declared_bytes = to.declared,
-                                                .declared_pages = to.declared_pages});
+                                                .declared_pages = num_pages_.value_or(0)});
   if (sent.code() == Code::kPeerRestarted) {
     to.gone = true;
     fail(peer_restarted(to.to.peer.session_id));
@@ -271,9 +329,13 @@ void PrefillRoom::on_status(const Peer& from, const wire::KvRoomStatus& message)
   if (status != KvStatus::kSuccess || !to->done_sent) return;
   to->complete = true;
   to->repeat.stop();
-  if (destinations_.size() == required_ &&
-      std::ranges::all_of(destinations_, &Destination::complete))
-    finish();
+  finish_if_complete();
+}
+
+void PrefillRoom::finish_if_complete() {
+  if (ending_ || over_ || !all_here()) return;
+  if (destinations_.empty() && !all_queued_) return;
+  if (std::ranges::all_of(destinations_, &Destination::complete)) finish();
 }
 
 void PrefillRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
@@ -288,9 +350,10 @@ void PrefillRoom::on_abort(const Peer& from, const wire::KvRoomAbort& message) {
 void PrefillRoom::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   const auto self = shared_from_this();
   for (Destination& to : destinations_) {
-    if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now) continue;
+    if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now || to.complete)
+      continue;
     to.gone = true;
-    fail(peer_restarted(session_id));
+    fail(peer_gone(session_id, now));
   }
 }
 
@@ -304,15 +367,17 @@ void PrefillRoom::fail(Status why) {
   if (ending_) return;
   const auto self = shared_from_this();
   ending_ = std::move(why);
-  timer_.cancel();
+  rest();
   for (Destination& to : destinations_) {
-    if (!to.gone)
-      static_cast<void>(
-          around_.send(to.to.peer, wire::KvRoomAbort{.room = handle_->room(),
-                                                     .attempt = to.to.metadata.attempt,
-                                                     .code = ending_->code(),
-                                                     .reason = reason_text(*ending_),
-                                                     .rank = writer_rank(around_.layout.rank)}));
+    const bool has_its_pages = to.complete && !to.to.metadata.dummy;  // and the last word
+    if (!to.gone && !has_its_pages)
+      host_.on_room_failing(*this,
+                            {.room = handle_->room(),
+                             .attempt = to.to.metadata.attempt,
+                             .code = ending_->code(),
+                             .reason = reason_text(*ending_),
+                             .rank = rank_number(around_.layout.rank)},
+                            to.to.peer);
     const std::set<WriteId> writes = to.writes;  // `cancel` may end them at once
     for (const WriteId write : writes) around_.port.cancel(write, *ending_);
   }
@@ -329,13 +394,13 @@ void PrefillRoom::give_up_writes() {
 void PrefillRoom::finish() {
   if (over_) return;
   over_ = true;
-  timer_.cancel();
+  rest();
   for (const Destination& to : destinations_)
     if (to.wants_ack)
       static_cast<void>(
           around_.send(to.to.peer, wire::KvRoomAbortAck{.room = handle_->room(),
                                                         .attempt = to.to.metadata.attempt,
-                                                        .rank = writer_rank(around_.layout.rank)}));
+                                                        .rank = rank_number(around_.layout.rank)}));
   const Status result = ending_.value_or(Status::ok());
   host_.on_room_over(*this, result);
   if (result.is_ok()) {
@@ -345,21 +410,13 @@ void PrefillRoom::finish() {
   }
 }
 
-void PrefillRoom::arm() {
-  if (ending_ || over_) return;
-  Time next = std::min(deadline_, doubt_until_);
+Time PrefillRoom::next_due() const {
+  Time next = doubt_until_;
   for (const Destination& to : destinations_) next = std::min(next, to.repeat.next());
-  if (timer_.armed() && timer_.when() == next) return;
-  timer_.arm(next, [this] { on_timer(); });
+  return next;
 }
 
-void PrefillRoom::on_timer() {
-  const auto self = shared_from_this();
-  const Time now = around_.now();
-  if (now >= deadline_)
-    return fail(
-        {Code::kDeadlineExceeded, Origin::kPeer,
-         fmt::format("room {} ran out of time: {}", handle_->room().value, where_it_stands())});
+void PrefillRoom::on_due(Time now) {
   for (Destination& to : destinations_) {
     if (to.doubt && now >= doubt_until_) return fail(*to.doubt);
     if (!to.repeat.due(now)) continue;
@@ -367,12 +424,16 @@ void PrefillRoom::on_timer() {
     send_done(to);
     if (ending_) return;
   }
-  arm();
 }
 
 std::string PrefillRoom::where_it_stands() const {
-  if (destinations_.size() < required_) return "decode hasn't announced its pages";
+  if (destinations_.empty() && required_ > 0) return "decode hasn't announced its pages";
+  if (!all_here())
+    return fmt::format("{} of {} decode engines have announced their pages", destinations_.size(),
+                       required_);
   if (in_flight_ > 0) return fmt::format("{} writes were under way", in_flight_);
+  if (!std::ranges::all_of(chunks_, &SourceChunk::ready))
+    return "a chunk's source pages weren't ready";
   if (!all_queued_) return fmt::format("the caller sent {} chunks and no last one", chunks_.size());
   return "decode hasn't confirmed the pages";
 }

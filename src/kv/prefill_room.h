@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "env/event_loop.h"
 #include "kv/announced_rooms.h"
 #include "kv/finished_rooms.h"
+#include "kv/gate.h"
+#include "kv/park_limits.h"
 #include "kv/repeat.h"
-#include "kv/role.h"
+#include "kv/room_base.h"
 
 namespace kvmend::kv {
 
@@ -21,16 +22,24 @@ struct SourceChunk {
   std::uint32_t first = 0;  ///< position of the first page in the room
   std::vector<std::uint32_t> pages;
   bool last = false;
-  std::vector<wire::KvPages> extra;  ///< aux and state, with the last chunk
+  std::vector<wire::KvPages> extra;       ///< aux and state, with the last chunk
+  std::shared_ptr<const GateState> gate;  ///< set: don't read the pages before it is open
+
+  [[nodiscard]] bool ready() const { return !gate || gate->is_open(); }
 };
 
 /// Everything in a room runs to completion, except writes: a failing room cancels those, and is
 /// over (its status published) once the last of them has let go of the source pages.
-class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
+class PrefillRoom final : public RoomBase {
  public:
   class Host {
    public:
     virtual ~Host() = default;
+    /// The room's failure is decided and `decode`, one of its destinations, must be told.
+    virtual void on_room_failing(PrefillRoom& room, const wire::KvRoomAbort& message,
+                                 const Peer& decode) = 0;
+    /// Counts the source pages that writes hold, for the limit of those that wait.
+    virtual ParkLimits& park_limits() = 0;
     /// The room is over; its status follows as soon as this returns.
     virtual void on_room_over(PrefillRoom& room, const Status& result) = 0;
   };
@@ -38,24 +47,23 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   PrefillRoom(const Surroundings& around, Host& host, std::shared_ptr<RoomHandle> handle,
               std::string only_decode);
 
-  /// Arms the deadline. Call once the room stands in its table.
-  void start();
-  /// A decode engine wants the room. Errors, for that engine alone: kAlreadyExists (B1), the room's
-  /// own failure.
+  /// A decode engine wants the room; the first one says how many must come. Errors, for that engine
+  /// alone: kAlreadyExists (B1), kInvalidArgument (it says another number), the room's own failure.
   Status announce(Announcement announcement);
   void init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index);
   void send(SourceChunk chunk);
+  /// A chunk that waited may be read now.
+  void on_gate_open();
 
   void on_status(const Peer& from, const wire::KvRoomStatus& message);
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
   /// Decode has started another attempt of the room: its word on this one got lost.
   void supersede(const Peer& from);
-  void fail(Status why);
+  void fail(Status why) override;
   /// Ends a failed room whose writes can't touch memory any more but haven't reported back.
   void give_up_writes();
 
-  [[nodiscard]] const std::shared_ptr<RoomHandle>& handle() const { return handle_; }
   [[nodiscard]] bool serves(const Peer& peer, std::uint32_t attempt) const;
   [[nodiscard]] bool serves_other_attempt(const Peer& peer, std::uint32_t attempt) const;
   /// One key per decode attempt that the room has served.
@@ -64,14 +72,15 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
  private:
   struct Destination {
     Announcement to;
-    std::size_t next_chunk = 0;
+    std::vector<bool> written;  ///< by chunk
+    std::size_t chunks_written = 0;
+    std::size_t first_unwritten = 0;
     std::set<WriteId> writes;             ///< in flight
     std::vector<std::uint64_t> declared;  ///< acknowledged bytes per component of decode
-    std::uint32_t declared_pages = 0;
     bool answered = false;  ///< knows where the room stands; told again when the first write starts
     bool writing = false;
     bool done_sent = false;
-    bool complete = false;  ///< decode said Success
+    bool complete = false;  ///< decode said Success; a dummy: the last chunk is queued
     bool gone = false;      ///< don't tell it: it said so itself, or is another process now
     bool wants_ack = false;
     std::optional<Status> doubt;  ///< a write was refused; decode's reason should be near
@@ -79,9 +88,14 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   };
 
   Destination* find(const Peer& peer, std::uint32_t attempt);
+  [[nodiscard]] bool all_here() const { return destinations_.size() == required_; }
+  void pump_all();
   void pump(Destination& to);
+  /// Whether `pages` more may wait for this decode engine, if they have to.
+  [[nodiscard]] Status may_wait(const Destination& to, std::size_t pages) const;
   /// False when the chunk doesn't fit what decode announced (the room has failed then).
   bool write(Destination& to, const SourceChunk& chunk);
+  bool check_announced(const Destination& to);
   bool plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
                   std::vector<std::uint64_t>& bytes);
   void on_write_done(std::size_t destination, WriteId write, const Status& result,
@@ -89,16 +103,17 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
                      std::uint32_t pages);
   void send_done_if_complete(Destination& to);
   void send_done(Destination& to);
-  void arm();
-  void on_timer();
-  [[nodiscard]] std::string where_it_stands() const;
+  [[nodiscard]] Time next_due() const override;
+  void on_due(Time now) override;
+  [[nodiscard]] bool ended() const override { return ending_ || over_; }
+  [[nodiscard]] std::string where_it_stands() const override;
+  void finish_if_complete();
   void finish();
 
-  const Surroundings& around_;
   Host& host_;
-  const std::shared_ptr<RoomHandle> handle_;
   const std::string only_decode_;
-  std::vector<Destination> destinations_;  // one; unequal parallelism will bring more
+  std::vector<Destination> destinations_;
+  // Decode engines; the first announcement says how many. 0: this rank brings nothing to anyone.
   std::size_t required_ = 1;
   std::optional<std::uint32_t> num_pages_;
   std::optional<std::uint32_t> aux_index_;
@@ -107,9 +122,7 @@ class PrefillRoom : public std::enable_shared_from_this<PrefillRoom> {
   std::size_t in_flight_ = 0;
   std::optional<Status> ending_;  // first cause
   bool over_ = false;
-  Time deadline_;
   Time doubt_until_ = kForever;
-  env::ScopedTimer timer_;
 };
 
 }  // namespace kvmend::kv

@@ -10,12 +10,26 @@ namespace kvmend {
 
 using kv::Core;
 
+namespace {
+
+std::vector<KvSource> sources_of(std::vector<std::string> sessions) {
+  std::vector<KvSource> out;
+  out.reserve(sessions.size());
+  for (std::string& session : sessions) out.push_back({.session = std::move(session)});
+  return out;
+}
+
+}  // namespace
+
 KvReceiver::KvReceiver(KvManager& manager, std::vector<std::string> prefill_sessions, RoomId room)
+    : KvReceiver(manager, std::span<const KvSource>(sources_of(std::move(prefill_sessions))),
+                 room) {}
+
+KvReceiver::KvReceiver(KvManager& manager, std::span<const KvSource> sources, RoomId room)
     : link_(manager.link_), handle_(kv::make_handle(*link_, room)) {
   if (!kv::check_handle(*link_, *handle_, KvRole::kDecode)) return;
-  link_->post(handle_, [handle = handle_, sessions = std::move(prefill_sessions)](Core& core) {
-    core.decode()->attach(handle, sessions);
-  });
+  link_->post(handle_, [handle = handle_, given = std::vector(sources.begin(), sources.end())](
+                           Core& core) { core.decode()->attach(handle, given); });
 }
 
 KvReceiver::~KvReceiver() {
@@ -28,10 +42,17 @@ void KvReceiver::init() {
 
 Status KvReceiver::send_metadata(std::span<const std::uint32_t> pages,
                                  std::optional<std::uint32_t> aux_index,
-                                 const KvStateIndices& states, std::uint64_t prefix_tokens) {
+                                 const KvStateIndices& states, std::uint64_t prefix_tokens,
+                                 std::span<const std::uint32_t> device_pages) {
   if (poll() == KvStatus::kFailed) return failure();
-  auto gathered = kv::gather_pages(link_->layout(), pages, aux_index, states, true);
+  auto gathered = kv::gather_pages(link_->layout(), pages, aux_index, states, true, device_pages);
   if (!gathered) return std::move(gathered).error();
+  const KvLayout& layout = link_->layout();
+  if (const std::uint64_t virtual_page = std::uint64_t{layout.page_tokens} * layout.rank.dcp_size;
+      layout.rank.dcp_size > 1 && prefix_tokens % virtual_page != 0)
+    return kv::misuse(
+        fmt::format("room {}: prefix_tokens {} isn't a multiple of {} ({} x dcp_size)",
+                    room().value, prefix_tokens, virtual_page, layout.page_tokens));
   const MutexLock lock(handle_->promise_mutex);
   if (handle_->promise.num_pages)
     return kv::misuse(fmt::format("room {}: the pages were announced before", room().value));

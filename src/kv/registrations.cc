@@ -41,7 +41,9 @@ Result<const Registration*> Registrations::want(const Peer& peer) {
   Registration& entry = at->second;
   ++entry.rooms;
   entry.last_use = ++uses_;
-  if (entry.state == State::kNone) ask(entry);
+  const bool stale =
+      entry.state == State::kRefused && around_.now() - entry.refused >= config::kKvAskRefusedAgain;
+  if (entry.state == State::kNone || stale) ask(entry);
   if (entry.state == State::kAsked) arm();
   return &entry;
 }
@@ -88,8 +90,11 @@ void Registrations::on_reply(const Peer& from, const wire::KvRegisterReply& mess
   entry.repeat.stop();
   if (message.code == Code::kOk) {
     entry.state = State::kAccepted;
+    entry.coverage = message.coverage;
+    entry.coverage.resize(around_.layout.components.size());
   } else {
     entry.state = State::kRefused;
+    entry.refused = around_.now();
     entry.refusal = reported_by(from.session_id, message.code, message.detail);
     ++around_.counters.registrations_refused;
   }

@@ -1,5 +1,7 @@
 // Decode: at which prefill engines this one's layout is registered. Asked for by rooms; repeated
-// while a room waits; refusals stand until the peer is another process. Loop thread.
+// while a room waits. A layout that can't be mapped stays refused until it is registered anew: with
+// another process, when prefill says that it doesn't know us (its manager was replaced), or, since
+// that word may be lost, when a room comes more than config::kKvAskRefusedAgain later. Loop thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,9 @@ struct Registration {
   enum class State : std::uint8_t { kNone, kAsked, kAccepted, kRefused };
   Peer peer;  ///< the incarnation is set once the peer has answered
   State state = State::kNone;
-  Status refusal;  ///< kIncompatible: kept apart from the session's health
+  Status refusal;                          ///< kIncompatible: kept apart from the session's health
+  Time refused{};                          ///< when it came
+  std::vector<wire::KvCoverage> coverage;  ///< what it writes, per component of our layout
   Repeat repeat;
   std::uint32_t rooms = 0;  ///< live ones that need the peer
   std::uint64_t last_use = 0;

@@ -4,6 +4,33 @@
 
 namespace kvmend::kv {
 
+void Surroundings::count_live(KvRole role, std::size_t live) const {
+  counters.rooms = live;
+  if (RoomEvents* events = port.room_events())
+    events->on_room_counts(role, live, counters.announced.load(std::memory_order_relaxed));
+}
+
+void Surroundings::count_over(KvRole role, const RoomHandle& room, const Status& result,
+                              std::size_t live) const {
+  const KvRoomMetrics cost = room.metrics(now());
+  ++(result.is_ok() ? counters.rooms_succeeded : counters.rooms_failed);
+  if (result.is_ok()) counters.bytes += cost.bytes;
+  if (RoomEvents* events = port.room_events())
+    events->on_room_done({.role = role,
+                          .result = result.code(),
+                          .bytes = cost.bytes,
+                          .retries = cost.retries,
+                          .wait = cost.bootstrapping + cost.waiting,
+                          .transfer = cost.transferring});
+  count_live(role, live);
+}
+
+Status peer_gone(const std::string& session_id, Incarnation now) {
+  if (now.is_set()) return peer_restarted(session_id);
+  return {Code::kPeerRestarted, Origin::kPeer,
+          fmt::format("peer restarted or gone: the process at {} has died", session_id)};
+}
+
 Status peer_restarted(const std::string& session_id) {
   return {Code::kPeerRestarted, Origin::kPeer,
           fmt::format("peer restarted: another process answers at {}", session_id)};

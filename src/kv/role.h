@@ -33,10 +33,22 @@ struct Surroundings {
   Status send(const Peer& to, const wire::KvMessage& message) const {
     return port.send(to.address, to.incarnation, wire::encode_kv(message));
   }
+  /// A room has ended: counts it, here and in the metrics. `live`: rooms that are left.
+  void count_over(KvRole role, const RoomHandle& room, const Status& result,
+                  std::size_t live) const;
+  /// `live` rooms are in the role's table.
+  void count_live(KvRole role, std::size_t live) const;
 };
+
+/// As the reference numbers ranks.
+[[nodiscard]] constexpr std::uint32_t rank_number(const KvRank& rank) {
+  return rank.tp_rank * (rank.pp_size * rank.cp_size) + rank.pp_rank * rank.cp_size + rank.cp_rank;
+}
 
 /// "peer restarted", in the words that users look for.
 [[nodiscard]] Status peer_restarted(const std::string& session_id);
+/// The same, or, when `now` (who answers there) is unset: it has died and nobody has followed yet.
+[[nodiscard]] Status peer_gone(const std::string& session_id, Incarnation now);
 /// A failure that the peer reported.
 [[nodiscard]] Status reported_by(const std::string& session_id, Code code,
                                  const std::string& reason);
@@ -51,6 +63,8 @@ class Role {
   virtual ~Role() = default;
   virtual void on_message(const Peer& from, wire::KvMessage message) = 0;
   virtual void on_peer_incarnation(const std::string& session_id, Incarnation now) = 0;
+  /// Proof of death: whatever waits for that process, and for no later one, ends.
+  virtual void on_peer_died(const std::string& session_id, Incarnation dead) = 0;
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;
   /// Ends every room with `why` and tells the peers.
   virtual void close(const Status& why) = 0;

@@ -110,17 +110,17 @@ TEST_F(Room, OfNoPagesNeedsOneEmptySend) {
   expect_same(1, 0, kSourceRow, kTargetRow);
 }
 
-// Two prefill ranks that both hold all layers: Success needs both.
+// Two prefill ranks with half of the heads each: Success needs both.
 TEST_F(Room, WaitsForEveryWriter) {
-  Node other(net, "10.0.0.3:7001", KvRole::kPrefill, 1);
-  KvReceiver receiver(*decode->manager, {kPrefillAt, "10.0.0.3:7001"}, kRoom);
+  split_prefill();
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
   announce(receiver);
   KvSender first(*prefill->manager, kRoom);
   send_all(first);
   net.loop.settle();
   EXPECT_EQ(receiver.poll(), KvStatus::kTransferring);
   EXPECT_EQ(first.poll(), KvStatus::kTransferring);
-  KvSender second(*other.manager, kRoom);
+  KvSender second(*second_prefill->manager, kRoom);
   send_all(second);
   net.loop.settle();
   EXPECT_EQ(receiver.poll(), KvStatus::kSuccess);
@@ -240,14 +240,74 @@ TEST_F(Room, RefusesWrongRolesRoomsAndPeers) {
   expect_clean();
 }
 
+// Decode keeps layer 0 in host memory and layer 1 on the device.
+TEST_F(Room, DeviceLayersHavePageNumbersOfTheirOwn) {
+  decode->manager->teardown();
+  std::vector<KvComponent>& pools = decode->pools.layout.components;
+  KvComponent device = pools[0];
+  device.pool = KvPool::kKvDevice;
+  device.buffers.erase(device.buffers.begin(), device.buffers.begin() + 2);
+  device.layer_ids = {1, 1};
+  pools[0].buffers.resize(2);
+  pools[0].layer_ids.resize(2);
+  pools.push_back(device);
+  decode->manager = decode->open(net, KvRole::kDecode, options);
+  const std::vector<std::uint32_t> on_device{11, 12, 13, 0, 31};
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  receiver.init();
+  ASSERT_TRUE(receiver.send_metadata(target, kTargetRow, {{2}}, 0, on_device).is_ok());
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  net.loop.settle();
+  ASSERT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  const auto expect_page = [&](std::size_t buffer, std::uint32_t from, std::size_t component,
+                               std::size_t at, std::uint32_t to) {
+    EXPECT_TRUE(std::ranges::equal(prefill->pools.page(0, buffer, from),
+                                   decode->pools.page(component, at, to)))
+        << buffer << " page " << from;
+  };
+  for (std::size_t i = 0; i < source.size(); ++i)
+    for (std::size_t half = 0; half < 2; ++half) {
+      expect_page(half, source[i], 0, half, target[i]);
+      expect_page(2 + half, source[i], 3, half, on_device[i]);
+    }
+  expect_clean();
+  // Without the device pages nothing is complete (I8).
+  KvReceiver without(*decode->manager, kPrefillAt, RoomId(2));
+  announce(without);
+  KvSender second(*prefill->manager, RoomId(2));
+  send_all(second);
+  net.loop.settle();
+  EXPECT_THAT(without.failure().detail(),
+              HasSubstr("announced 0 kv_device pages, prefill sends 5"));
+}
+
+// KvShare::kLeader: decode talks to context rank 0 alone, and the others' rooms end by themselves.
+TEST_F(Room, OfAContextRankThatBringsNothingEndsWithItsLastChunk) {
+  Node second(net, kOtherAt, KvRole::kPrefill, 1, options, Pools::kPageBytes,
+              KvRank{.cp_rank = 1, .cp_size = 2});
+  KvSender sender(*second.manager, kRoom);
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kWaitingForInput);
+  ASSERT_TRUE(sender.init(5, kSourceRow).is_ok());
+  ASSERT_TRUE(sender.send(std::span(source).first(2)).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kWaitingForInput);
+  ASSERT_TRUE(sender.send(std::span(source).subspan(2), {{5}}).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
+  EXPECT_EQ(second.manager->stats().rooms, 0U);
+  EXPECT_EQ(net.loop.timers(), 0U);
+}
+
 TEST_F(Room, WhosePageCountsDifferFailsOnBothSidesAtOnce) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);
   KvSender sender(*prefill->manager, kRoom);
   ASSERT_TRUE(sender.init(4, kSourceRow).is_ok());
   net.loop.settle();
-  EXPECT_THAT(sender.failure().detail(), HasSubstr("announced 5 pages, prefill sends 4"));
-  EXPECT_THAT(receiver.failure().detail(), HasSubstr("announced 5 pages, prefill sends 4"));
+  EXPECT_THAT(sender.failure().detail(), HasSubstr("announced 5 kv pages, prefill sends 4"));
+  EXPECT_THAT(receiver.failure().detail(), HasSubstr("announced 5 kv pages, prefill sends 4"));
   expect_clean();
 }
 
@@ -264,6 +324,94 @@ TEST_F(Room, MetricsTellTheTimeInEachStatusAndTheReason) {
   EXPECT_EQ(metrics.waiting, 4s);
   EXPECT_EQ(metrics.transferring, 0s);
   EXPECT_THAT(metrics.reason, HasSubstr("out of pages"));
+}
+
+// Overlap with compute: a chunk isn't read before its gate is open; the others go past it.
+TEST_F(Room, AChunkWaitsForItsGate) {
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  KvGate gate;
+  KvGate last;
+  ASSERT_TRUE(sender.init(5, kSourceRow).is_ok());
+  const auto before = decode->pools.snapshot();
+  ASSERT_TRUE(sender.send(std::span(source).first(2), {}, &gate).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kWaitingForInput);
+  EXPECT_EQ(decode->pools.snapshot(), before);
+  ASSERT_TRUE(sender.send(std::span(source).subspan(2, 1)).is_ok());
+  ASSERT_TRUE(sender.send(std::span(source).subspan(3), {{5}}, &last).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kTransferring);
+  EXPECT_EQ(sender.metrics().bytes, 4 * Pools::kPageBytes);
+  last.open();
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kTransferring);
+  gate.open();
+  gate.open();
+  EXPECT_TRUE(gate.is_open());
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  expect_landed();
+  expect_clean();
+}
+
+TEST_F(Room, AGateThatOpensAfterTheEndTouchesNothing) {
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  auto sender = std::make_unique<KvSender>(*prefill->manager, kRoom);
+  KvGate gate;
+  ASSERT_TRUE(sender->init(5, kSourceRow).is_ok());
+  ASSERT_TRUE(sender->send(source, {{5}}, &gate).is_ok());
+  net.loop.settle();
+  const auto before = decode->pools.snapshot();
+  receiver.abort("client went away");
+  net.loop.settle();
+  gate.open();
+  net.loop.settle();
+  EXPECT_EQ(decode->pools.snapshot(), before);
+  EXPECT_EQ(sender->poll(), KvStatus::kFailed);
+  expect_clean();
+  KvSender other(*prefill->manager, RoomId(4));
+  KvGate never;
+  ASSERT_TRUE(other.init(5, kSourceRow).is_ok());
+  ASSERT_TRUE(other.send(source, {{5}}, &never).is_ok());
+  KvReceiver waiting(*decode->manager, kPrefillAt, RoomId(4));
+  announce(waiting);
+  net.loop.advance(60s);
+  EXPECT_THAT(other.failure().detail(), HasSubstr("source pages weren't ready"));
+  sender.reset();
+  prefill->manager->teardown();
+  never.open();
+  net.loop.settle();
+}
+
+// Case O1: known bytes and known delays.
+TEST_F(Room, O1_BytesAndTimesAreTheTruth) {
+  KvSender sender(*prefill->manager, kRoom);
+  ASSERT_TRUE(sender.init(5, kSourceRow).is_ok());
+  net.loop.advance(3s);
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  net.loop.advance(2s);
+  net.hold_writes = true;
+  ASSERT_TRUE(sender.send(source, {{5}}).is_ok());
+  net.loop.advance(700ms);
+  while (net.land_next()) net.loop.settle();
+  ASSERT_EQ(receiver.poll(), KvStatus::kSuccess);
+  net.loop.advance(60s);
+  const KvRoomMetrics out = sender.metrics();
+  const KvRoomMetrics in = receiver.metrics();
+  constexpr std::uint64_t kBytes = 5 * 4 * Pools::kPageBytes + 16 + 40 + 64;
+  EXPECT_EQ(out.bytes, kBytes);
+  EXPECT_EQ(in.bytes, kBytes);
+  EXPECT_EQ(out.bootstrapping, 3s);
+  EXPECT_EQ(out.waiting, 2s);
+  EXPECT_EQ(out.transferring, 700ms);
+  EXPECT_EQ(in.waiting, 2s);
+  EXPECT_EQ(in.transferring, 700ms);
+  EXPECT_EQ(out.retries, 0U);
+  EXPECT_EQ(out.reason, "");
 }
 
 }  // namespace

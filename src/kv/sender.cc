@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kv/gate.h"
 #include "kv/handles.h"
 #include "kv/layout.h"
 #include "kvmend/kv.h"
@@ -47,7 +48,8 @@ Status KvSender::init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_
   return {};
 }
 
-Status KvSender::send(std::span<const std::uint32_t> pages, const KvStateIndices& states) {
+Status KvSender::send(std::span<const std::uint32_t> pages, const KvStateIndices& states,
+                      const KvGate* ready) {
   if (poll() == KvStatus::kFailed) return failure();
   auto gathered = kv::gather_pages(link_->layout(), pages, std::nullopt, states, false);
   if (!gathered) return std::move(gathered).error();
@@ -70,6 +72,16 @@ Status KvSender::send(std::span<const std::uint32_t> pages, const KvStateIndices
     return kv::misuse(fmt::format("room {}: state pages come with the last chunk", room().value));
   promise.sent_pages += static_cast<std::uint32_t>(pages.size());
   promise.complete = chunk.last;
+  if (ready != nullptr && !ready->is_open()) {
+    chunk.gate = ready->state_;
+    // Posted after the chunk itself when the gate opens at this very moment: the room then finds
+    // it open on its own.
+    ready->state_->when_open([link = std::weak_ptr(link_), handle = std::weak_ptr(handle_)] {
+      const auto to = link.lock();
+      const auto room = handle.lock();
+      if (to && room) to->post(room, [room](Core& core) { core.prefill()->on_gate_open(*room); });
+    });
+  }
   link_->post(handle_, [handle = handle_, chunk = std::move(chunk)](Core& core) mutable {
     core.prefill()->send(*handle, std::move(chunk));
   });

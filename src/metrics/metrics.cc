@@ -6,10 +6,12 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <vector>
 
 #include "base/thread_annotations.h"
 
@@ -46,20 +48,87 @@ void raise_to(prometheus::Counter& counter, std::uint64_t total) {
   if (behind > 0) counter.Increment(behind);
 }
 
+/// Counters of a family by status code. Each is looked up once; afterwards an event costs an index
+/// and an addition. One thread.
+struct ByCode {
+  prometheus::Family<prometheus::Counter>& family;
+  prometheus::Labels labels;  ///< beside `result`
+  std::vector<prometheus::Counter*> known;
+
+  prometheus::Counter& at(Code code) {
+    const auto index = static_cast<std::size_t>(code);
+    if (index >= known.size()) known.resize(index + 1);
+    if (known[index] == nullptr) {
+      prometheus::Labels all = labels;
+      all["result"] = std::string(code_name(code));
+      known[index] = &family.Add(all);
+    }
+    return *known[index];
+  }
+};
+
+/// One role's rooms.
+struct Rooms {
+  prometheus::Gauge& live;
+  ByCode ended;
+  prometheus::Counter& bytes;
+  prometheus::Counter& retries;
+  prometheus::Histogram& wait_seconds;
+  prometheus::Histogram& transfer_seconds;
+
+  Rooms(Registry& registry, const std::string& role)
+      : live(gauge(registry, "kvmend_kv_rooms", "Rooms that haven't ended, by role")
+                 .Add({{"role", role}})),
+        ended{counter(registry, "kvmend_kv_rooms_total",
+                      "Rooms that have ended, by role and result (a status code)"),
+              {{"role", role}},
+              {}},
+        bytes(counter(registry, "kvmend_kv_bytes_total",
+                      "Bytes of rooms: acknowledged (prefill), landed (decode)")
+                  .Add({{"role", role}})),
+        retries(counter(registry, "kvmend_kv_retries_total", "Frames of rooms that were sent again")
+                    .Add({{"role", role}})),
+        wait_seconds(prometheus::BuildHistogram()
+                         .Name("kvmend_kv_wait_seconds")
+                         .Help("A room's creation to its first byte, or to its end without one")
+                         .Register(registry)
+                         .Add({{"role", role}}, kTransferSeconds)),
+        transfer_seconds(prometheus::BuildHistogram()
+                             .Name("kvmend_kv_transfer_seconds")
+                             .Help("A room's first byte to Success")
+                             .Register(registry)
+                             .Add({{"role", role}}, kTransferSeconds)) {
+    static_cast<void>(ended.at(Code::kOk));
+  }
+
+  void done(const kv::RoomDone& room) {
+    ended.at(room.result).Increment();
+    bytes.Increment(static_cast<double>(room.bytes));
+    if (room.retries > 0) retries.Increment(static_cast<double>(room.retries));
+    wait_seconds.Observe(to_seconds(room.wait));
+    if (room.result == Code::kOk) transfer_seconds.Observe(to_seconds(room.transfer));
+  }
+};
+
 }  // namespace
 
 struct Metrics::Handles {
   Registry registry;
-  prometheus::Family<prometheus::Counter>& bytes = counter(
-      registry, "kvmend_bytes_total", "Payload bytes on the wire, by direction (sent, received)");
-  prometheus::Counter& sent = bytes.Add({{"direction", "sent"}});
-  prometheus::Counter& received = bytes.Add({{"direction", "received"}});
+  prometheus::Family<prometheus::Counter>& bytes =
+      counter(registry, "kvmend_bytes_total",
+              "Payload bytes moved, by direction (sent, received) and transport (tcp, local)");
+  prometheus::Counter& tcp_sent = bytes.Add({{"direction", "sent"}, {"transport", "tcp"}});
+  prometheus::Counter& tcp_received = bytes.Add({{"direction", "received"}, {"transport", "tcp"}});
+  prometheus::Counter& local_sent = bytes.Add({{"direction", "sent"}, {"transport", "local"}});
+  prometheus::Counter& local_received =
+      bytes.Add({{"direction", "received"}, {"transport", "local"}});
   prometheus::Counter& discarded =
       counter(registry, "kvmend_discarded_bytes_total",
               "Payload bytes that arrived for refused or revoked frames and were thrown away")
           .Add({});
-  prometheus::Family<prometheus::Counter>& transfers =
-      counter(registry, "kvmend_transfers_total", "Finished transfers, by result (a status code)");
+  ByCode transfers{
+      counter(registry, "kvmend_transfers_total", "Finished transfers, by result (a status code)"),
+      {}};
   prometheus::Histogram& transfer_seconds =
       histogram(registry, "kvmend_transfer_seconds", "Submission to end of successful transfers",
                 kTransferSeconds);
@@ -67,10 +136,15 @@ struct Metrics::Handles {
       counter(registry, "kvmend_chunk_retries_total", "Chunks that were sent again").Add({});
   prometheus::Family<prometheus::Gauge>& sessions =
       gauge(registry, "kvmend_sessions", "Outgoing sessions, by state");
+  prometheus::Gauge& parked = gauge(registry, "kvmend_parked_transfers",
+                                    "Transfers that wait for their blacklisted session to recover")
+                                  .Add({});
   prometheus::Family<prometheus::Counter>& transitions = counter(
       registry, "kvmend_session_transitions_total", "Entries into a session state, by state");
   prometheus::Family<prometheus::Counter>& probes =
       counter(registry, "kvmend_probes_total", "Probes of blacklisted sessions, by result");
+  prometheus::Counter& probes_passed = probes.Add({{"result", "passed"}});
+  prometheus::Counter& probes_failed = probes.Add({{"result", "failed"}});
   prometheus::Counter& recoveries =
       counter(registry, "kvmend_failed_session_recoveries_total",
               "Blacklisted sessions that became healthy again without anybody's help")
@@ -102,14 +176,23 @@ struct Metrics::Handles {
   prometheus::Counter& notifications_dropped =
       counter(registry, "kvmend_dropped_notifications_total", "Notifications nobody fetched")
           .Add({});
+  Rooms prefill{registry, "prefill"};
+  Rooms decode{registry, "decode"};
+  prometheus::Gauge& announced =
+      gauge(registry, "kvmend_kv_announced_rooms",
+            "Rooms that decode has announced and no sender has opened yet")
+          .Add({});
   std::array<prometheus::Gauge*, kStates.size()> by_state{};
+  std::array<prometheus::Counter*, kStates.size()> into_state{};
   Mutex expose_mutex;  // two scrapes at once would raise a counter twice
 
   Handles() {
-    for (std::size_t i = 0; i < kStates.size(); ++i)
-      by_state[i] = &sessions.Add({{"state", std::string(state_name(kStates[i]))}});
-    transfers.Add({{"result", "ok"}});
-    for (const char* result : {"passed", "failed"}) probes.Add({{"result", result}});
+    for (std::size_t i = 0; i < kStates.size(); ++i) {
+      const std::string state(state_name(kStates[i]));
+      by_state[i] = &sessions.Add({{"state", state}});
+      into_state[i] = &transitions.Add({{"state", state}});
+    }
+    static_cast<void>(transfers.at(Code::kOk));
   }
 };
 
@@ -119,8 +202,10 @@ Metrics::~Metrics() = default;
 std::string Metrics::expose(const EngineStats& stats, const std::vector<SessionInfo>& sessions) {
   Handles& h = *handles_;
   const MutexLock lock(h.expose_mutex);
-  raise_to(h.sent, stats.bytes_sent);
-  raise_to(h.received, stats.bytes_received);
+  raise_to(h.tcp_sent, stats.bytes_sent - stats.local_bytes_sent);
+  raise_to(h.tcp_received, stats.bytes_received - stats.local_bytes_received);
+  raise_to(h.local_sent, stats.local_bytes_sent);
+  raise_to(h.local_received, stats.local_bytes_received);
   raise_to(h.discarded, stats.bytes_discarded);
   raise_to(h.refused, stats.frames_refused);
   raise_to(h.protocol_errors, stats.protocol_errors);
@@ -129,7 +214,13 @@ std::string Metrics::expose(const EngineStats& stats, const std::vector<SessionI
   h.grants.Set(static_cast<double>(stats.grants));
   h.lanes.Set(static_cast<double>(stats.inbound_lanes));
   std::map<std::string, double, std::less<>> count;
-  for (const SessionInfo& session : sessions) ++count[session.state];
+  double parked = 0;
+  for (const SessionInfo& session : sessions) {
+    ++count[session.state];
+    if (session.state == state_name(health::State::kFailed))
+      parked += static_cast<double>(session.queued_transfers);
+  }
+  h.parked.Set(parked);
   for (std::size_t i = 0; i < kStates.size(); ++i) {
     const auto at = count.find(state_name(kStates[i]));
     h.by_state[i]->Set(at == count.end() ? 0 : at->second);
@@ -146,7 +237,8 @@ void Metrics::on_recovered(const std::string&, const health::Recovery& recovery)
 }
 
 void Metrics::on_session_state(const std::string&, health::State, health::State to, const Status&) {
-  handles_->transitions.Add({{"state", std::string(state_name(to))}}).Increment();
+  handles_->into_state[static_cast<std::size_t>(std::ranges::find(kStates, to) - kStates.begin())]
+      ->Increment();
 }
 
 void Metrics::on_peer_incarnation(const std::string&, Incarnation before, Incarnation) {
@@ -155,7 +247,7 @@ void Metrics::on_peer_incarnation(const std::string&, Incarnation before, Incarn
 
 void Metrics::on_transfer_done(const session::TransferState& transfer, const Status& result,
                                Time now) {
-  handles_->transfers.Add({{"result", std::string(code_name(result.code()))}}).Increment();
+  handles_->transfers.at(result.code()).Increment();
   if (result.is_ok()) handles_->transfer_seconds.Observe(to_seconds(now - transfer.submitted));
 }
 
@@ -164,11 +256,21 @@ void Metrics::on_chunk_retry(const std::string&) {
 }
 
 void Metrics::on_probe_done(const std::string&, const Status& result) {
-  handles_->probes.Add({{"result", result.is_ok() ? "passed" : "failed"}}).Increment();
+  (result.is_ok() ? handles_->probes_passed : handles_->probes_failed).Increment();
 }
 
 void Metrics::on_self_suspicion(bool suspected) {
   handles_->suspicion.Set(suspected ? 1 : 0);
+}
+
+void Metrics::on_room_done(const kv::RoomDone& done) {
+  (done.role == KvRole::kPrefill ? handles_->prefill : handles_->decode).done(done);
+}
+
+void Metrics::on_room_counts(KvRole role, std::size_t rooms, std::size_t announced) {
+  (role == KvRole::kPrefill ? handles_->prefill : handles_->decode)
+      .live.Set(static_cast<double>(rooms));
+  if (role == KvRole::kPrefill) handles_->announced.Set(static_cast<double>(announced));
 }
 
 }  // namespace kvmend::metrics

@@ -4,14 +4,15 @@
 #include <memory>
 #include <string>
 
+#include "kv/room_events.h"
 #include "kvmend/engine.h"
 #include "session/events.h"
 
 namespace kvmend::metrics {
 
-/// Counts what the sessions report (loop thread) and writes it out (any thread). The data path
-/// itself isn't touched: byte counts come from `EngineStats` when somebody asks.
-class Metrics final : public session::SessionEvents {
+/// Counts what sessions and rooms report (loop thread) and writes it out (any thread). The data
+/// path itself isn't touched: byte counts come from `EngineStats` when somebody asks.
+class Metrics final : public session::SessionEvents, public kv::RoomEvents {
  public:
   Metrics();
   ~Metrics() override;
@@ -32,10 +33,12 @@ class Metrics final : public session::SessionEvents {
   void on_chunk_retry(const std::string& session_id) override;
   void on_probe_done(const std::string& session_id, const Status& result) override;
   void on_self_suspicion(bool suspected) override;
+  void on_room_done(const kv::RoomDone& done) override;
+  void on_room_counts(KvRole role, std::size_t rooms, std::size_t announced) override;
 
  private:
   struct Handles;
-  std::unique_ptr<Handles> handles_;
+  const std::unique_ptr<Handles> handles_;
 };
 
 }  // namespace kvmend::metrics

@@ -27,7 +27,10 @@ TEST(Metrics, O1_ByteTotalsFollowTheEngineExactly) {
   static_cast<void>(metrics.expose(stats, {}));
   static_cast<void>(metrics.expose(stats, {}));
   stats.bytes_sent = 4096;
-  EXPECT_THAT(metrics.expose(stats, {}), HasSubstr("kvmend_bytes_total{direction=\"sent\"} 4096"));
+  stats.local_bytes_sent = 96;
+  const std::string text = metrics.expose(stats, {});
+  EXPECT_THAT(text, HasSubstr("kvmend_bytes_total{direction=\"sent\",transport=\"tcp\"} 4000"));
+  EXPECT_THAT(text, HasSubstr("kvmend_bytes_total{direction=\"sent\",transport=\"local\"} 96"));
 }
 
 // Case O2: a recovery is counted once, with both times.
@@ -62,6 +65,36 @@ TEST(Metrics, TransfersAreCountedByResult) {
   EXPECT_THAT(text, HasSubstr("kvmend_transfers_total{result=\"ok\"} 1"));
   EXPECT_THAT(text, HasSubstr("kvmend_transfers_total{result=\"peer_restarted\"} 1"));
   EXPECT_THAT(text, HasSubstr("kvmend_transfer_seconds_count 1"));
+}
+
+// Case O1: what a room reports is what can be read.
+TEST(Metrics, O1_RoomsAreCountedByRoleAndResult) {
+  Metrics metrics;
+  metrics.on_room_counts(KvRole::kPrefill, 7, 3);
+  metrics.on_room_done(
+      {.role = KvRole::kPrefill, .bytes = 4096, .retries = 2, .wait = 2s, .transfer = 250ms});
+  metrics.on_room_done({.role = KvRole::kDecode, .result = Code::kAborted, .wait = 1s});
+  const std::string text = metrics.expose({}, {});
+  for (const char* line : {
+           "kvmend_kv_rooms{role=\"prefill\"} 7",
+           "kvmend_kv_announced_rooms 3",
+           "kvmend_kv_rooms_total{result=\"ok\",role=\"prefill\"} 1",
+           "kvmend_kv_rooms_total{result=\"aborted\",role=\"decode\"} 1",
+           "kvmend_kv_bytes_total{role=\"prefill\"} 4096",
+           "kvmend_kv_retries_total{role=\"prefill\"} 2",
+           "kvmend_kv_wait_seconds_sum{role=\"prefill\"} 2",
+           "kvmend_kv_transfer_seconds_sum{role=\"prefill\"} 0.25",
+           "kvmend_kv_transfer_seconds_count{role=\"decode\"} 0",
+       })
+    EXPECT_THAT(text, HasSubstr(line));
+}
+
+TEST(Metrics, TransfersOfAFailedSessionAreParked) {
+  Metrics metrics;
+  std::vector<SessionInfo> sessions(2);
+  sessions[0] = {.state = "healthy", .queued_transfers = 5};
+  sessions[1] = {.state = "failed", .queued_transfers = 4};
+  EXPECT_THAT(metrics.expose({}, sessions), HasSubstr("kvmend_parked_transfers 4"));
 }
 
 }  // namespace

@@ -89,6 +89,7 @@ void EpochLanes::on_hello_ack(Lane& lane, const wire::HelloAck& ack) {
   if (ack.incarnation != ack_.incarnation)
     return fail({Code::kPeerRestarted, Origin::kPeer,
                  fmt::format("{} changed during the handshake", peer_.to_string())});
+  if (ack.host) ack_.host = ack.host;
   if (++joined_ < data_.size()) return;
   up_ = true;
   deadline_.cancel();

@@ -21,6 +21,8 @@ class SessionEvents {
   /// Another process answers at the address (`before` unset: the first one ever).
   virtual void on_peer_incarnation(const std::string& /*session_id*/, Incarnation /*before*/,
                                    Incarnation /*now*/) {}
+  /// The process that answered there as `incarnation` has died: proven, not guessed.
+  virtual void on_peer_died(const std::string& /*session_id*/, Incarnation /*incarnation*/) {}
   virtual void on_transfer_done(const TransferState& /*transfer*/, const Status& /*result*/,
                                 Time /*now*/) {}
   virtual void on_chunk_retry(const std::string& /*session_id*/) {}

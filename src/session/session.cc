@@ -185,11 +185,21 @@ void Session::on_epoch_up(const wire::HelloAck& ack) {
     const Incarnation old = std::exchange(announced_, ack.incarnation);
     host_.events.on_peer_incarnation(id_, old, ack.incarnation);
   }
+  watch_process(ack);
   apply(health_.on_connected(ack.incarnation, epoch_attempt_, now));
   if (!epoch_ || !epoch_->up()) return;
   settle_if_usable();
   send_waiting_control();
   pump();
+}
+
+void Session::watch_process(const wire::HelloAck& ack) {
+  if (watched_ == ack.incarnation || !ack.host) return;
+  watched_ = ack.incarnation;
+  process_watch_ = host_.transport.watch_process(*ack.host, [this, who = ack.incarnation] {
+    spdlog::info("the process at {} has died", id_);
+    host_.events.on_peer_died(id_, who);
+  });
 }
 
 void Session::on_epoch_rejected(const wire::HelloReject& reject) {

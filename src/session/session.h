@@ -114,6 +114,10 @@ class Session final : private EpochEvents {
   void fail_all(const Status& why);
   void say_goodbye(const std::string& reason);
 
+  /// Whether the session is blacklisted and requests may not wait for it.
+  [[nodiscard]] bool refuses();
+  /// Why: health's refusal, naming the session.
+  [[nodiscard]] Status refusal() const;
   [[nodiscard]] bool idle() const { return transfers_.empty(); }
   [[nodiscard]] std::size_t transfers() const { return transfers_.size(); }
   [[nodiscard]] SessionInfo info() const;
@@ -135,13 +139,12 @@ class Session final : private EpochEvents {
   void on_epoch_down(const Status& why) override;
   void on_chunk_done(const wire::AckEntry& result) override;
   void on_control(Bytes body) override;
+  void watch_process(const wire::HelloAck& ack);
   void on_control_ack(std::uint64_t seq) override;
   void on_pong() override;
 
   void apply(const health::Outcome& outcome, const Status& cause = {});
   void failed(const Status& why);
-  /// Health's refusal, naming the session.
-  [[nodiscard]] Status refusal() const;
   void lost_epoch(const Status& why);
   void reconnect_later();
   void handed_on(const std::vector<TransferId>& told);
@@ -184,6 +187,9 @@ class Session final : private EpochEvents {
   health::ProgressWatch control_watch_;  // the epoch watches its data lanes itself
   Incarnation pinned_;
   Incarnation announced_;  // last incarnation reported upward
+
+  std::unique_ptr<transport::ProcessWatch> process_watch_;
+  Incarnation watched_;
 
   std::unique_ptr<EpochLanes> epoch_;
   std::uint64_t next_epoch_ = 1;

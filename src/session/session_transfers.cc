@@ -27,14 +27,18 @@ void Session::submit(TransferPtr transfer) {
   enqueue(transfer, false);
   if (health_.blacklisted()) {
     index_deadline(transfer, health_.park_until(transfer->deadline, now));
-    if (health_.state() == State::kFailed &&
-        health_.admit().verdict == health::Admission::Verdict::kRefuse) {
+    if (refuses()) {
       finish(transfer, refusal());
       return;
     }
   }
   update_parked();
   schedule_pump();
+}
+
+bool Session::refuses() {
+  return health_.state() == State::kFailed &&
+         health_.admit().verdict == health::Admission::Verdict::kRefuse;
 }
 
 void Session::index_deadline(const TransferPtr& transfer, Time when) {

@@ -18,6 +18,7 @@
 #include "memory/grant_table.h"
 #include "memory/region_table.h"
 #include "transport/chunk.h"
+#include "transport/process_watch.h"
 #include "transport/pull.h"
 #include "wire/control.h"
 #include "wire/frame.h"
@@ -106,6 +107,8 @@ class Lane {
 struct LaneCounters {
   std::uint64_t payload_bytes_sent = 0;
   std::uint64_t payload_bytes_received = 0;
+  std::uint64_t pulled_bytes_sent = 0;        ///< of these, copied by the peer itself (local)
+  std::uint64_t pulled_bytes_received = 0;    ///< of these, copied from the peer's memory (local)
   std::uint64_t payload_bytes_discarded = 0;  ///< of refused or revoked frames
   std::uint64_t frames_refused = 0;           ///< data frames answered with an error
   std::uint64_t protocol_errors = 0;          ///< connections closed for malformed bytes
@@ -139,6 +142,12 @@ class Transport {
   /// Accepts lanes at `at` (port 0: any free one); returns the real address.
   virtual Result<Address> listen(const Address& at, AcceptObserver* observer) = 0;
   virtual void stop_listening() = 0;
+  /// Runs `died` once when the process that introduced itself as `peer` has died. Null: nobody can
+  /// tell here. `died` may not destroy the watch.
+  virtual std::unique_ptr<ProcessWatch> watch_process(const wire::HostIdentity& /*peer*/,
+                                                      std::function<void()> /*died*/) {
+    return nullptr;
+  }
 };
 
 /// How the composition root tells an engine which transport to use.

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "wire/control.h"
 #include "wire/control.pb.h"
@@ -24,12 +27,20 @@ constexpr std::size_t kPageBytes = sizeof(std::uint32_t);
 constexpr auto kBuffers = static_cast<std::uint32_t>(kMaxKvBuffers);
 constexpr auto kComponents = static_cast<std::uint32_t>(kMaxKvComponents);
 
+constexpr auto kShapes = static_cast<std::uint32_t>(kMaxKvShapes);
+constexpr auto kGroups = static_cast<std::uint32_t>(kMaxKvGroups);
+
+constexpr std::array kShapeCaps = {
+    FieldCap{.field = 5, .max_count = kGroups, .max_bytes = kMaxKvGroups * kVarint32Bytes}};
 constexpr std::array kComponentCaps = {
     FieldCap{.field = 2, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kFixed64Bytes},
     FieldCap{.field = 3, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
     FieldCap{.field = 5, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
     FieldCap{.field = 6, .max_bytes = kMaxKvDtypeBytes},
-    FieldCap{.field = 7, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes}};
+    FieldCap{.field = 7, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
+    FieldCap{.field = 8, .max_count = kShapes, .max_bytes = kMaxUpperBytes, .fields = kShapeCaps},
+    FieldCap{.field = 9, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
+    FieldCap{.field = 10, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes}};
 constexpr std::array kLayoutCaps = {FieldCap{.field = 4, .max_bytes = kMaxKvElementOrderBytes},
                                     FieldCap{.field = 13,
                                              .max_count = kComponents,
@@ -37,7 +48,14 @@ constexpr std::array kLayoutCaps = {FieldCap{.field = 4, .max_bytes = kMaxKvElem
                                              .fields = kComponentCaps}};
 constexpr std::array kRegisterCaps = {
     FieldCap{.field = 2, .max_bytes = kMaxUpperBytes, .fields = kLayoutCaps}};
-constexpr std::array kRegisterReplyCaps = {FieldCap{.field = 3, .max_bytes = kMaxKvReasonBytes}};
+constexpr std::array kCoverageCaps = {
+    FieldCap{.field = 1, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
+    FieldCap{.field = 2, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes}};
+constexpr std::array kRegisterReplyCaps = {FieldCap{.field = 3, .max_bytes = kMaxKvReasonBytes},
+                                           FieldCap{.field = 4,
+                                                    .max_count = kComponents,
+                                                    .max_bytes = kMaxUpperBytes,
+                                                    .fields = kCoverageCaps}};
 constexpr std::array kPagesCaps = {FieldCap{.field = 2, .max_bytes = kMaxKvPages * kPageBytes}};
 constexpr std::array kMetadataCaps = {FieldCap{
     .field = 5, .max_count = kComponents, .max_bytes = kMaxUpperBytes, .fields = kPagesCaps}};
@@ -61,65 +79,141 @@ Result<RoomId> read_room(std::uint64_t room) {
   return RoomId{room};
 }
 
+/// Sorted, unique, and each below `end`.
+Status check_sorted(const std::vector<std::uint32_t>& list, std::size_t end, const char* what) {
+  if (std::ranges::adjacent_find(list, std::greater_equal<>()) != list.end() ||
+      (!list.empty() && list.back() >= end))
+    return {Code::kProtocolError, Origin::kPeer,
+            fmt::format("{} buffers that aren't sorted numbers below {}", what, end)};
+  return Status::ok();
+}
+
+Result<KvShape> read_shape(const pb::KvShape& from) {
+  KvShape to{.rows = from.rows(),
+             .columns = from.columns(),
+             .total_columns = from.total_columns(),
+             .columns_first = from.columns_first(),
+             .groups = {from.groups().begin(), from.groups().end()}};
+  std::uint64_t sum = 0;
+  for (const std::uint32_t group : to.groups) {
+    if (group == 0) return malformed("shape with a group of 0 columns");
+    sum += group;
+  }
+  if (to.rows == 0 || to.columns == 0 || to.rows > kMaxKvColumns || to.columns > kMaxKvColumns ||
+      to.total_columns > kMaxKvColumns || (!to.groups.empty() && sum != to.total_columns))
+    return malformed(fmt::format("shape of {} rows, {} of {} columns, {} in groups", to.rows,
+                                 to.columns, to.total_columns, sum));
+  return to;
+}
+
 Result<KvComponent> read_component(const pb::KvComponent& from) {
   const auto buffers = static_cast<std::size_t>(from.regions_size());
   const auto lengths = static_cast<std::size_t>(from.item_len_size());
   const auto layers = static_cast<std::size_t>(from.layer_ids_size());
   const auto offsets = static_cast<std::size_t>(from.base_offset_size());
+  const auto shapes = static_cast<std::size_t>(from.shape_of_size());
   if (buffers == 0 || buffers > kMaxKvBuffers || (lengths != 1 && lengths != buffers) ||
-      (layers != 0 && layers != buffers) || (offsets != 0 && offsets != buffers))
-    return malformed(fmt::format("component of {} buffers with {} lengths, {} layers, {} offsets",
-                                 buffers, lengths, layers, offsets));
+      (layers != 0 && layers != buffers) || (offsets != 0 && offsets != buffers) ||
+      (shapes != 0 && shapes != buffers))
+    return malformed(
+        fmt::format("component of {} buffers with {} lengths, {} layers, {} offsets, {} shapes",
+                    buffers, lengths, layers, offsets, shapes));
   KvComponent to{.kind = from.kind(),
+                 .item_len = {from.item_len().begin(), from.item_len().end()},
                  .items = from.items(),
-                 .dtype = clean_text(from.dtype(), kMaxKvDtypeBytes)};
+                 .layer_ids = {from.layer_ids().begin(), from.layer_ids().end()},
+                 .dtype = clean_text(from.dtype(), kMaxKvDtypeBytes),
+                 .base_offset = {from.base_offset().begin(), from.base_offset().end()},
+                 .shape_of = {from.shape_of().begin(), from.shape_of().end()},
+                 .optional = {from.optional().begin(), from.optional().end()},
+                 .memory = from.memory()};
   to.regions.reserve(buffers);
   for (const std::uint64_t ref : from.regions()) {
     const auto generation = static_cast<std::uint32_t>(ref >> 32);
-    if (generation == 0) return malformed("buffer with generation 0");
+    const std::uint64_t length = to.item_len[lengths == 1 ? 0 : to.regions.size()];
+    if ((length == 0) != (generation == 0) || (length == 0 && ref != 0))
+      return malformed(
+          fmt::format("buffer of {} byte items with generation {}", length, generation));
     to.regions.push_back({.slot = static_cast<std::uint32_t>(ref), .generation = generation});
   }
-  for (const std::uint64_t length : from.item_len()) {
-    if (length == 0) return malformed("buffer with items of 0 bytes");
-    to.item_len.push_back(length);
+  for (const pb::KvShape& shape : from.shapes()) {
+    KVM_ASSIGN_OR_RETURN(KvShape value, read_shape(shape));
+    to.shapes.push_back(std::move(value));
   }
-  to.layer_ids.assign(from.layer_ids().begin(), from.layer_ids().end());
-  to.base_offset.assign(from.base_offset().begin(), from.base_offset().end());
+  for (const std::uint32_t shape : to.shape_of)
+    if (shape >= to.shapes.size())
+      return malformed(fmt::format("buffer of shape {} among {}", shape, to.shapes.size()));
+  KVM_RETURN_IF_ERROR(check_sorted(to.optional, buffers, "optional"));
+  return to;
+}
+
+Result<KvLayout> read_layout(const pb::KvLayout& from) {
+  KvLayout to{.page_tokens = from.page_tokens(),
+              .kv_heads = from.kv_heads(),
+              .head_dim = from.head_dim(),
+              .element_order = clean_text(from.element_order(), kMaxKvElementOrderBytes),
+              .rank = {.tp_rank = from.tp_rank(),
+                       .tp_size = from.tp_size(),
+                       .pp_rank = from.pp_rank(),
+                       .pp_size = from.pp_size(),
+                       .dp_rank = from.dp_rank(),
+                       .dp_size = from.dp_size(),
+                       .cp_rank = from.cp_rank(),
+                       .cp_size = from.cp_size(),
+                       .dcp_rank = from.dcp_rank(),
+                       .dcp_size = from.dcp_size()},
+              .total_kv_heads = from.total_kv_heads(),
+              .share = from.share(),
+              .version = from.version()};
+  const KvRank& rank = to.rank;
+  for (const auto& [at, size] :
+       {std::pair{rank.tp_rank, rank.tp_size}, std::pair{rank.pp_rank, rank.pp_size},
+        std::pair{rank.dp_rank, rank.dp_size}, std::pair{rank.cp_rank, rank.cp_size},
+        std::pair{rank.dcp_rank, rank.dcp_size}})
+    if (at >= size || size > kMaxKvRanks)
+      return malformed(fmt::format("layout of rank {} of {}", at, size));
+  if (to.page_tokens > kMaxKvColumns || to.total_kv_heads > kMaxKvColumns ||
+      std::uint64_t{to.kv_heads} * rank.tp_size > kMaxKvColumns)
+    return malformed(fmt::format("layout of {} tokens, {} of {} heads", to.page_tokens, to.kv_heads,
+                                 to.total_kv_heads));
+  for (const pb::KvComponent& component : from.components()) {
+    KVM_ASSIGN_OR_RETURN(KvComponent value, read_component(component));
+    to.components.push_back(std::move(value));
+  }
   return to;
 }
 
 Result<KvMessage> read(const pb::KvRegister& from) {
-  const pb::KvLayout& layout = from.layout();
-  KvRegister to{
-      .registration = from.registration(),
-      .layout = {.page_tokens = layout.page_tokens(),
-                 .kv_heads = layout.kv_heads(),
-                 .head_dim = layout.head_dim(),
-                 .element_order = clean_text(layout.element_order(), kMaxKvElementOrderBytes),
-                 .tp_rank = layout.tp_rank(),
-                 .tp_size = layout.tp_size(),
-                 .pp_rank = layout.pp_rank(),
-                 .pp_size = layout.pp_size(),
-                 .dp_rank = layout.dp_rank(),
-                 .dp_size = layout.dp_size(),
-                 .cp_rank = layout.cp_rank(),
-                 .cp_size = layout.cp_size()}};
-  for (const pb::KvComponent& component : layout.components()) {
-    KVM_ASSIGN_OR_RETURN(KvComponent value, read_component(component));
-    to.layout.components.push_back(std::move(value));
+  KVM_ASSIGN_OR_RETURN(KvLayout layout, read_layout(from.layout()));
+  return KvRegister{.registration = from.registration(), .layout = std::move(layout)};
+}
+
+Result<KvMessage> read(const pb::KvRegisterReply& from) {
+  KvRegisterReply to{.registration = from.registration(),
+                     .code = code_from_wire(from.code()),
+                     .detail = clean_text(from.detail(), kMaxKvReasonBytes)};
+  for (const pb::KvCoverage& coverage : from.coverage()) {
+    KvCoverage& value = to.coverage.emplace_back();
+    value.bytes.assign(coverage.bytes().begin(), coverage.bytes().end());
+    value.elided.assign(coverage.elided().begin(), coverage.elided().end());
+    value.divisor = coverage.divisor();
+    value.token_ranks = coverage.token_ranks();
+    for (const std::uint32_t ranks : {value.divisor, value.token_ranks})
+      if (ranks == 0 || ranks > kMaxKvRanks)
+        return malformed(fmt::format("pages shared by {} ranks", ranks));
+    KVM_RETURN_IF_ERROR(check_sorted(value.elided, kMaxKvBuffers, "elided"));
   }
   return to;
 }
 
-Result<KvMessage> read(const pb::KvRegisterReply& from) {
-  return KvRegisterReply{.registration = from.registration(),
-                         .code = code_from_wire(from.code()),
-                         .detail = clean_text(from.detail(), kMaxKvReasonBytes)};
-}
-
 Result<KvMessage> read(const pb::KvRoomMetadata& from) {
   KVM_ASSIGN_OR_RETURN(const RoomId room, read_room(from.room()));
-  if (from.grant() <= 1) return malformed(fmt::format("room metadata with grant {}", from.grant()));
+  if (from.dummy() ? from.grant() != 0 || from.pages_size() != 0 : from.grant() <= 1)
+    return malformed(fmt::format("room metadata{} with grant {} and {} lists of pages",
+                                 from.dummy() ? " of a dummy" : "", from.grant(),
+                                 from.pages_size()));
+  if (from.required_destinations() > kMaxKvDestinations)
+    return malformed(fmt::format("{} destinations", from.required_destinations()));
   if (from.expires_in_ms() > static_cast<std::uint64_t>(kMaxKvGrantLifetime.count()))
     return malformed(fmt::format("grant that expires in {} ms", from.expires_in_ms()));
   KvRoomMetadata to{.room = room,
@@ -128,7 +222,9 @@ Result<KvMessage> read(const pb::KvRoomMetadata& from) {
                     .expires_in = std::chrono::milliseconds{from.expires_in_ms()},
                     .required_writers = from.required_writers(),
                     .decode_rank = from.decode_rank(),
-                    .prefix_tokens = from.prefix_tokens()};
+                    .prefix_tokens = from.prefix_tokens(),
+                    .required_destinations = std::max(from.required_destinations(), 1U),
+                    .dummy = from.dummy()};
   to.pages.reserve(static_cast<std::size_t>(from.pages_size()));
   std::uint32_t seen = 0;
   for (const pb::KvPages& pages : from.pages()) {
@@ -203,36 +299,64 @@ void write_component(const KvComponent& from, pb::KvComponent& to) {
   to.mutable_layer_ids()->Add(from.layer_ids.begin(), from.layer_ids.end());
   to.set_dtype(clean_text(from.dtype, kMaxKvDtypeBytes));
   to.mutable_base_offset()->Add(from.base_offset.begin(), from.base_offset.end());
+  KVM_CHECK(from.shapes.size() <= kMaxKvShapes);
+  for (const KvShape& shape : from.shapes) {
+    pb::KvShape& value = *to.add_shapes();
+    value.set_rows(shape.rows);
+    value.set_columns(shape.columns);
+    value.set_total_columns(shape.total_columns);
+    value.set_columns_first(shape.columns_first);
+    value.mutable_groups()->Add(shape.groups.begin(), shape.groups.end());
+  }
+  to.mutable_shape_of()->Add(from.shape_of.begin(), from.shape_of.end());
+  to.mutable_optional()->Add(from.optional.begin(), from.optional.end());
+  to.set_memory(from.memory);
+}
+
+void write_layout(const KvLayout& from, pb::KvLayout& to) {
+  KVM_CHECK(from.components.size() <= kMaxKvComponents);
+  to.set_page_tokens(from.page_tokens);
+  to.set_kv_heads(from.kv_heads);
+  to.set_head_dim(from.head_dim);
+  to.set_element_order(clean_text(from.element_order, kMaxKvElementOrderBytes));
+  to.set_tp_rank(from.rank.tp_rank);
+  to.set_tp_size(from.rank.tp_size);
+  to.set_pp_rank(from.rank.pp_rank);
+  to.set_pp_size(from.rank.pp_size);
+  to.set_dp_rank(from.rank.dp_rank);
+  to.set_dp_size(from.rank.dp_size);
+  to.set_cp_rank(from.rank.cp_rank);
+  to.set_cp_size(from.rank.cp_size);
+  to.set_dcp_rank(from.rank.dcp_rank);
+  to.set_dcp_size(from.rank.dcp_size);
+  for (const KvComponent& component : from.components)
+    write_component(component, *to.add_components());
+  to.set_total_kv_heads(from.total_kv_heads);
+  to.set_share(from.share);
+  to.set_version(from.version);
 }
 
 struct KvWriter {
   pb::KvMessage& message;
 
   void operator()(const KvRegister& from) const {
-    KVM_CHECK(from.layout.components.size() <= kMaxKvComponents);
     pb::KvRegister& to = *message.mutable_register_();
     to.set_registration(from.registration);
-    pb::KvLayout& layout = *to.mutable_layout();
-    layout.set_page_tokens(from.layout.page_tokens);
-    layout.set_kv_heads(from.layout.kv_heads);
-    layout.set_head_dim(from.layout.head_dim);
-    layout.set_element_order(clean_text(from.layout.element_order, kMaxKvElementOrderBytes));
-    layout.set_tp_rank(from.layout.tp_rank);
-    layout.set_tp_size(from.layout.tp_size);
-    layout.set_pp_rank(from.layout.pp_rank);
-    layout.set_pp_size(from.layout.pp_size);
-    layout.set_dp_rank(from.layout.dp_rank);
-    layout.set_dp_size(from.layout.dp_size);
-    layout.set_cp_rank(from.layout.cp_rank);
-    layout.set_cp_size(from.layout.cp_size);
-    for (const KvComponent& component : from.layout.components)
-      write_component(component, *layout.add_components());
+    write_layout(from.layout, *to.mutable_layout());
   }
   void operator()(const KvRegisterReply& from) const {
     pb::KvRegisterReply& to = *message.mutable_register_reply();
     to.set_registration(from.registration);
     to.set_code(static_cast<std::uint32_t>(from.code));
     to.set_detail(clean_text(from.detail, kMaxKvReasonBytes));
+    KVM_CHECK(from.coverage.size() <= kMaxKvComponents);
+    for (const KvCoverage& coverage : from.coverage) {
+      pb::KvCoverage& value = *to.add_coverage();
+      value.mutable_bytes()->Add(coverage.bytes.begin(), coverage.bytes.end());
+      value.mutable_elided()->Add(coverage.elided.begin(), coverage.elided.end());
+      value.set_divisor(coverage.divisor);
+      value.set_token_ranks(coverage.token_ranks);
+    }
   }
   void operator()(const KvRoomMetadata& from) const {
     KVM_CHECK(from.pages.size() <= kMaxKvComponents);
@@ -250,6 +374,8 @@ struct KvWriter {
     to.set_required_writers(from.required_writers);
     to.set_decode_rank(from.decode_rank);
     to.set_prefix_tokens(from.prefix_tokens);
+    to.set_required_destinations(from.required_destinations);
+    to.set_dummy(from.dummy);
   }
   void operator()(const KvRoomDone& from) const {
     KVM_CHECK(from.declared_bytes.size() <= kMaxKvComponents);

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "kvmend/ids.h"
+#include "kvmend/kv_layout.h"
 #include "kvmend/status.h"
 
 namespace kvmend::wire {
@@ -20,23 +21,34 @@ inline constexpr std::uint32_t kUpperKv = 1;
 
 inline constexpr std::size_t kMaxKvComponents = 32;
 inline constexpr std::size_t kMaxKvBuffers = 4096;  // per component
+inline constexpr std::size_t kMaxKvShapes = 16;     // per component
+inline constexpr std::size_t kMaxKvGroups = 16;     // per shape
+/// Rises when the same fields come to mean another mapping.
+inline constexpr std::uint32_t kKvLayoutVersion = 1;
+inline constexpr std::uint32_t kMaxKvColumns = 1U << 20;  // of all ranks; rows as well
+inline constexpr std::uint32_t kMaxKvRanks = 1U << 16;    // of each kind of parallelism
 inline constexpr std::size_t kMaxKvPages =
     1'000'000;  // per component; a message holds 4 MiB in all
 inline constexpr std::size_t kMaxKvDtypeBytes = 32;
 inline constexpr std::size_t kMaxKvElementOrderBytes = 16;
 inline constexpr std::size_t kMaxKvReasonBytes = 512;
+inline constexpr std::uint32_t kMaxKvDestinations = 256;  // decode engines of one room and writer
 inline constexpr std::chrono::milliseconds kMaxKvGrantLifetime = std::chrono::hours{24 * 7};
 inline constexpr std::uint32_t kMaxRoomStatus = 4;
 inline constexpr std::uint64_t kMaxRoomId = (std::uint64_t{1} << 63) - 1;
 
 struct KvComponent {
   std::uint32_t kind = 0;                ///< 0 kv, 1 aux, 2.. state types
-  std::vector<RegionRef> regions;        ///< one per buffer, in layer order
+  std::vector<RegionRef> regions;        ///< one per buffer, in layer order; 0 where elided
   std::vector<std::uint64_t> item_len;   ///< bytes of a page: one value for all buffers or one each
   std::uint64_t items = 0;               ///< pages in each buffer
   std::vector<std::uint32_t> layer_ids;  ///< one per buffer, or none
   std::string dtype;
   std::vector<std::uint64_t> base_offset;  ///< of page 0: one per buffer, or none
+  std::vector<KvShape> shapes;
+  std::vector<std::uint32_t> shape_of;  ///< below shapes.size(): one per buffer, or none (0)
+  std::vector<std::uint32_t> optional;  ///< buffers that needn't be written: sorted, unique
+  std::uint32_t memory = 0;             ///< MemoryKind
   friend bool operator==(const KvComponent&, const KvComponent&) = default;
 };
 
@@ -45,15 +57,11 @@ struct KvLayout {
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
   std::string element_order;  ///< "nhd", "hnd", "opaque"
-  std::uint32_t tp_rank = 0;
-  std::uint32_t tp_size = 0;
-  std::uint32_t pp_rank = 0;
-  std::uint32_t pp_size = 0;
-  std::uint32_t dp_rank = 0;
-  std::uint32_t dp_size = 0;
-  std::uint32_t cp_rank = 0;
-  std::uint32_t cp_size = 0;
+  KvRank rank;                ///< every size at least 1 and above its rank
   std::vector<KvComponent> components;
+  std::uint32_t total_kv_heads = 0;
+  std::uint32_t share = 0;    ///< KvShare
+  std::uint32_t version = 0;  ///< see kKvLayoutVersion
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
 
@@ -64,10 +72,20 @@ struct KvRegister {
   friend bool operator==(const KvRegister&, const KvRegister&) = default;
 };
 
+/// What a prefill rank writes of one component of decode's layout.
+struct KvCoverage {
+  std::vector<std::uint64_t> bytes;   ///< of a page: none, one value for all buffers or one each
+  std::vector<std::uint32_t> elided;  ///< buffers that are empty at prefill: sorted, unique
+  std::uint32_t divisor = 1;          ///< that many ranks share the pages among them; at least 1
+  std::uint32_t token_ranks = 1;      ///< that many of decode's ranks share a page's tokens
+  friend bool operator==(const KvCoverage&, const KvCoverage&) = default;
+};
+
 struct KvRegisterReply {
   std::uint64_t registration = 0;
   Code code = Code::kOk;
   std::string detail;
+  std::vector<KvCoverage> coverage;  ///< one per component of decode's layout; none on refusal
   friend bool operator==(const KvRegisterReply&, const KvRegisterReply&) = default;
 };
 
@@ -81,12 +99,14 @@ struct KvPages {
 struct KvRoomMetadata {
   RoomId room;
   std::uint32_t attempt = 0;
-  GrantId grant;                            ///< never 0 nor the standing grant
+  GrantId grant;  ///< of its own: never the standing one; a dummy has none
   std::chrono::milliseconds expires_in{0};  ///< remaining, by the grantor's clock
   std::vector<KvPages> pages;               ///< each component at most once
   std::uint32_t required_writers = 0;
   std::uint32_t decode_rank = 0;
   std::uint64_t prefix_tokens = 0;
+  std::uint32_t required_destinations = 1;  ///< decode engines that this writer serves in the room
+  bool dummy = false;                       ///< takes nothing from this writer: no grant, no pages
   friend bool operator==(const KvRoomMetadata&, const KvRoomMetadata&) = default;
 };
 

@@ -23,6 +23,19 @@ KvComponent some_component() {
           .base_offset = {0, 1ULL << 40}};
 }
 
+// With everything that describes the inside of pages.
+KvComponent elided_component() {
+  return {.kind = 2,
+          .regions = {{1, 2}, {}, {3, 1}},
+          .item_len = {4096, 0, 64},
+          .items = 10,
+          .shapes = {{.rows = 4, .columns = 8, .total_columns = 16, .groups = {6, 10}},
+                     {.columns_first = true}},
+          .shape_of = {0, 1, 1},
+          .optional = {1, 2},
+          .memory = 1};
+}
+
 TEST(KvMessages, EveryKindComesBackAsItWas) {
   const RoomId room{kMaxRoomId};
   const std::vector<KvMessage> all = {
@@ -31,15 +44,23 @@ TEST(KvMessages, EveryKindComesBackAsItWas) {
                             .kv_heads = 8,
                             .head_dim = 128,
                             .element_order = "nhd",
-                            .tp_rank = 1,
-                            .tp_size = 2,
-                            .pp_rank = 3,
-                            .pp_size = 4,
-                            .dp_rank = 5,
-                            .dp_size = 6,
-                            .cp_rank = 7,
-                            .cp_size = 8,
-                            .components = {some_component()}}},
+                            .rank = {.tp_rank = 1,
+                                     .tp_size = 2,
+                                     .pp_rank = 3,
+                                     .pp_size = 4,
+                                     .dp_rank = 5,
+                                     .dp_size = 6,
+                                     .cp_rank = 7,
+                                     .cp_size = 8,
+                                     .dcp_rank = 2,
+                                     .dcp_size = 3},
+                            .components = {some_component(), elided_component()},
+                            .total_kv_heads = 32,
+                            .share = 2,
+                            .version = kKvLayoutVersion}},
+      KvRegisterReply{
+          .registration = 3,
+          .coverage = {{.bytes = {512, 0, 64}, .elided = {1}, .divisor = 2, .token_ranks = 4}, {}}},
       KvRegisterReply{
           .registration = 3, .code = Code::kIncompatible, .detail = "head_dim 64 ≠ 128"},
       KvRoomMetadata{.room = room,
@@ -49,7 +70,9 @@ TEST(KvMessages, EveryKindComesBackAsItWas) {
                      .pages = {{.component = 0, .pages = {5, 3, 0xFFFF'FFFF}}, {.component = 31}},
                      .required_writers = 4,
                      .decode_rank = 1,
-                     .prefix_tokens = 1ULL << 33},
+                     .prefix_tokens = 1ULL << 33,
+                     .required_destinations = 4},
+      KvRoomMetadata{.room = room, .attempt = 3, .required_destinations = 2, .dummy = true},
       KvRoomDone{.room = room,
                  .attempt = 1,
                  .grant = GrantId{8},
@@ -99,6 +122,10 @@ TEST(KvMessages, RefusesWhatMakesNoSense) {
   EXPECT_FALSE(metadata_refused([](auto&) {}));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.set_grant(0); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.set_grant(1); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_dummy(true); }));
+  EXPECT_FALSE(metadata_refused([](auto& m) { m.set_dummy(true), m.set_grant(0); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_dummy(true), m.set_grant(0), m.add_pages(); }));
+  EXPECT_TRUE(metadata_refused([](auto& m) { m.set_required_destinations(257); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.set_expires_in_ms(~0ULL); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages()->set_pages("abc"); }));
   EXPECT_TRUE(metadata_refused([](auto& m) { m.add_pages()->set_component(32); }));
@@ -108,8 +135,8 @@ TEST(KvMessages, RefusesWhatMakesNoSense) {
   }));
 
   const auto component_refused = [](auto&& change) {
-    KvRegister message{.layout = {.components = {some_component()}}};
-    change(message.layout.components[0]);
+    KvRegister message{.layout = {.components = {elided_component(), some_component()}}};
+    change(message.layout.components[1]);
     return !parse_kv(bytes_of(encode_kv(message)));
   };
   EXPECT_FALSE(component_refused([](auto&) {}));
@@ -119,6 +146,39 @@ TEST(KvMessages, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(component_refused([](auto& c) { c.item_len = {0}; }));
   EXPECT_TRUE(component_refused([](auto& c) { c.layer_ids.pop_back(); }));
   EXPECT_TRUE(component_refused([](auto& c) { c.base_offset.pop_back(); }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.shape_of = {0, 0}; }));  // of no shapes
+  EXPECT_TRUE(component_refused([](auto& c) { c.shapes = {{.rows = 0}}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.shapes = {{.columns = 0}}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.shapes = {{.total_columns = ~0U}}; }));
+  EXPECT_TRUE(
+      component_refused([](auto& c) { c.shapes = {{.total_columns = 4, .groups = {1, 2}}}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.optional = {1, 0}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.optional = {0, 0}; }));
+  EXPECT_TRUE(component_refused([](auto& c) { c.optional = {2}; }));
+  const auto layout_refused = [](auto&& change) {
+    KvRegister message{.layout = {.components = {some_component()}}};
+    change(message.layout);
+    return !parse_kv(bytes_of(encode_kv(message)));
+  };
+  EXPECT_FALSE(layout_refused([](auto&) {}));
+  EXPECT_TRUE(layout_refused([](auto& l) { l.rank.tp_rank = 1; }));
+  EXPECT_TRUE(layout_refused([](auto& l) { l.rank.dcp_size = 0; }));
+  EXPECT_TRUE(layout_refused([](auto& l) { l.rank.pp_size = ~0U; }));
+  EXPECT_TRUE(layout_refused([](auto& l) { l.page_tokens = ~0U; }));
+  EXPECT_TRUE(layout_refused([](auto& l) { l.total_kv_heads = ~0U; }));
+  EXPECT_TRUE(layout_refused([](auto& l) {
+    l.rank.tp_size = kMaxKvRanks;
+    l.kv_heads = 1U << 16;  // together 2^32
+  }));
+  const auto reply_refused = [](KvCoverage coverage) {
+    return !parse_kv(bytes_of(encode_kv(KvRegisterReply{.coverage = {std::move(coverage)}})));
+  };
+  EXPECT_FALSE(reply_refused({}));
+  EXPECT_TRUE(reply_refused({.divisor = 0}));
+  EXPECT_TRUE(reply_refused({.token_ranks = 0}));
+  EXPECT_TRUE(reply_refused({.elided = {3, 3}}));
+  EXPECT_TRUE(reply_refused({.elided = {kMaxKvBuffers}}));
+
   EXPECT_TRUE(parse_kv(bytes_of(encode_kv(KvRoomStatus{.status = 4}))));
   EXPECT_FALSE(parse_kv(bytes_of(encode_kv(KvRoomStatus{.status = 5}))));
   EXPECT_FALSE(parse_kv({}));

@@ -111,6 +111,9 @@ void apply_options(int fd, const StreamOptions& options) {
 
 void apply_connection_options(int fd, const StreamOptions& options) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (options.pacing > 0 &&
+      ::setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &options.pacing, sizeof options.pacing) != 0)
+    spdlog::warn("pacing to {} bytes/s was refused: errno {}", options.pacing, errno);
   if (options.user_timeout <= Duration::zero()) return;
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(options.user_timeout).count();
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,

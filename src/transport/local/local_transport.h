@@ -5,6 +5,7 @@
 
 #include "transport/lane.h"
 #include "transport/local/local_hub.h"
+#include "transport/local/pid_watch.h"
 
 namespace kvmend::transport::local {
 
@@ -24,6 +25,10 @@ class LocalTransport final : public Transport {
     return frames_->listen(at, observer);
   }
   void stop_listening() override { frames_->stop_listening(); }
+  std::unique_ptr<ProcessWatch> watch_process(const wire::HostIdentity& peer,
+                                              std::function<void()> died) override {
+    return PidWatch::start(*fds_, hub_->identity(), peer, std::move(died));
+  }
 
  private:
   std::unique_ptr<FdLoop> fds_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "base/check.h"
 #include "base/config.h"
@@ -19,10 +20,20 @@ std::byte* discard_buffer() {
 }
 constexpr std::size_t kDiscardBytes = 65'536;
 
+// Staged payload on its way to its places: used within one read, so all lanes of a loop share it.
+std::byte* stage_buffer() {
+  thread_local const auto buffer =
+      std::make_unique_for_overwrite<std::byte[]>(config::kStageReceiveBytes);
+  return buffer.get();
+}
+
 }  // namespace
 
-LaneReader::LaneReader(FrameSink& sink, std::uint32_t max_first_body)
-    : sink_(sink), staging_(config::kReadAheadBytes), max_first_body_(max_first_body) {}
+LaneReader::LaneReader(FrameSink& sink, std::uint32_t max_first_body, SliceCopier& copier)
+    : sink_(sink),
+      copier_(copier),
+      staging_(config::kReadAheadBytes),
+      max_first_body_(max_first_body) {}
 
 void LaneReader::discard_rest() {
   discarding_ = true;
@@ -44,6 +55,12 @@ std::size_t LaneReader::fill_iov() {
         wanted += n;
       }
       if (left > 0) return wanted;  // no read-ahead before the payload's end
+    } else if (staging_payload_) {
+      const auto n = static_cast<std::size_t>(
+          std::min<std::uint64_t>(payload_left_, config::kStageReceiveBytes));
+      iov_.push_back({stage_buffer(), n});
+      wanted += n;
+      if (n < payload_left_) return wanted;
     } else {
       std::size_t index = place_;
       while (index < places_.size() && iov_.size() < kIovEntries) {
@@ -93,6 +110,22 @@ void LaneReader::advance_payload(std::size_t bytes) {
   }
 }
 
+// From the shared buffer to the places; the grant is asked once more, at this moment.
+void LaneReader::scatter(std::size_t bytes) {
+  if (!sink_.payload_still_allowed()) {
+    discard_rest();
+    return advance_payload(bytes);
+  }
+  parts_.clear();
+  std::size_t left = bytes;
+  for (std::size_t index = place_; left > 0; ++index) {
+    parts_.push_back({places_[index].iov_base, std::min(left, places_[index].iov_len)});
+    left -= parts_.back().iov_len;
+  }
+  copier_.scatter(stage_buffer(), parts_);
+  advance_payload(bytes);
+}
+
 LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
   Outcome outcome;
   while (outcome.bytes < budget) {
@@ -123,7 +156,11 @@ LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
     std::size_t rest = io.bytes;
     if (payload_before > 0) {
       const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(payload_before, rest));
-      advance_payload(n);
+      if (staging_payload_ && !discarding_) {
+        scatter(n);
+      } else {
+        advance_payload(n);
+      }
       rest -= n;
       if (payload_left_ == 0) {
         sink_.on_payload_end();
@@ -172,6 +209,7 @@ Status LaneReader::start_frame(Bytes header_bytes, Bytes body) {
   if (!status.is_ok() || sink_.closed()) return status;
   payload_left_ = header_.payload_bytes;
   discarding_ = places_.empty();
+  staging_payload_ = sink_.places_stay() && is_worth_staging(payload_left_, places_.size());
   return Status::ok();
 }
 

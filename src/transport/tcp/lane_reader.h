@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "env/network.h"
+#include "transport/slice_copier.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::tcp {
@@ -23,6 +24,8 @@ class FrameSink {
                           std::vector<iovec>& into) = 0;
   /// Asked before every read into a payload's place. False: the rest is discarded.
   virtual bool payload_still_allowed() = 0;
+  /// Whether the payload's places can be written by the host until the frame ends.
+  [[nodiscard]] virtual bool places_stay() const { return false; }
   /// `bytes` just arrived at `at` (not called for discarded ones).
   virtual void on_payload_bytes(const std::byte* at, std::size_t bytes) = 0;
   virtual void on_payload_discarded(std::size_t bytes) = 0;
@@ -35,7 +38,7 @@ class FrameSink {
 /// Loop thread.
 class LaneReader {
  public:
-  LaneReader(FrameSink& sink, std::uint32_t max_first_body);
+  LaneReader(FrameSink& sink, std::uint32_t max_first_body, SliceCopier& copier = host_copier());
 
   /// Reads until the stream has no more, the budget is used up, or the sink closes. Returns the
   /// reason to close the connection, if there is one (kEof: orderly).
@@ -59,9 +62,11 @@ class LaneReader {
   void advance_payload(std::size_t bytes);
   void discard_rest();
   std::size_t fill_iov();
+  void scatter(std::size_t bytes);
   [[nodiscard]] std::size_t buffered() const { return end_ - begin_; }
 
   FrameSink& sink_;
+  SliceCopier& copier_;
   std::vector<std::byte> staging_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
@@ -77,6 +82,8 @@ class LaneReader {
   std::size_t place_ = 0;
   std::uint64_t payload_left_ = 0;
   bool discarding_ = false;
+  bool staging_payload_ = false;  // it comes by way of the shared buffer
+  std::vector<iovec> parts_;      // scratch of `scatter`
   std::vector<iovec> iov_;
 };
 

@@ -1,9 +1,11 @@
 #include "transport/tcp/lane_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/sabotage.h"
+#include "memory/grant_table.h"
 #include "wire/checksum.h"
 #include "wire/frame.h"
 
@@ -90,6 +92,10 @@ void LaneWriter::build(Frame& frame) {
         slices.push_back({region, offset, length});
         if (chunk.opcode == Opcode::kWrite) frame.payload.push_back({local, length});
       });
+  // The standing grant opens memory of raw users, who may unmap it at any time: that is the
+  // kernel's to find out. Pools of rooms stay until their manager has given them up.
+  const bool room = chunk.opcode == Opcode::kWrite && chunk.grant != memory::kStandingGrant;
+  if (room && is_worth_staging(chunk.bytes, frame.payload.size())) stage(frame);
   wire::DataBody body{chunk.grant, 0};
   const bool sum = chunk.checksum && chunk.opcode == Opcode::kWrite;
   if (sum) body.checksum = checksum_of(frame.payload);
@@ -97,6 +103,13 @@ void LaneWriter::build(Frame& frame) {
                           chunk.checksum ? wire::kFlagChecksum : std::uint8_t{0}, chunk.id, body,
                           slices, chunk.opcode == Opcode::kWrite ? chunk.bytes : 0);
   frame.built = true;
+}
+
+void LaneWriter::stage(Frame& frame) {
+  frame.staged = std::exchange(spare_, {});
+  if (frame.staged.size() < frame.plan.bytes) frame.staged.resize(frame.plan.bytes);
+  copier_.gather(frame.payload, frame.staged.data());
+  frame.payload.assign(1, {frame.staged.data(), frame.plan.bytes});
 }
 
 void LaneWriter::zero_fill(Frame& frame) {
@@ -161,7 +174,8 @@ std::size_t LaneWriter::gather(std::size_t budget, std::size_t max_frames) {
 }
 
 void LaneWriter::retire_front(Outcome& outcome) {
-  const Frame& frame = frames_.front();
+  Frame& frame = frames_.front();
+  if (!frame.staged.empty()) spare_ = std::move(frame.staged);
   if (!frame.chunk.is_set()) urgent_bytes_ -= frame.head.size();
   if (frame.reply) outcome.replies.push_back(frame.chunk);
   if (frame.chunk.is_set() && !frame.reply) ++outcome.chunks;

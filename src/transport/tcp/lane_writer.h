@@ -15,6 +15,7 @@
 #include "kvmend/ids.h"
 #include "memory/grant_table.h"
 #include "transport/chunk.h"
+#include "transport/slice_copier.h"
 
 namespace kvmend::transport::tcp {
 
@@ -24,6 +25,8 @@ namespace kvmend::transport::tcp {
 /// Loop thread. Frames leave in order, but control bytes overtake frames that haven't been started.
 class LaneWriter {
  public:
+  explicit LaneWriter(SliceCopier& copier = host_copier()) : copier_(copier) {}
+
   struct Outcome {
     Status error;                   ///< not OK: close the connection
     std::size_t payload_bytes = 0;  ///< of pages, in this call
@@ -66,11 +69,13 @@ class LaneWriter {
     std::vector<std::byte> head;
     std::size_t head_sent = 0;
     std::vector<iovec> payload;
-    std::size_t place = 0;  // first entry of `payload` that isn't sent entirely
+    std::vector<std::byte> staged;  // the payload's bytes, if it was gathered
+    std::size_t place = 0;          // first entry of `payload` that isn't sent entirely
     [[nodiscard]] bool done() const { return head_sent == head.size() && place == payload.size(); }
   };
 
-  static void build(Frame& frame);
+  void build(Frame& frame);
+  void stage(Frame& frame);
   static void zero_fill(Frame& frame);
   void insert(Frame frame);
   void merge_urgent();
@@ -78,11 +83,13 @@ class LaneWriter {
   void consume(std::size_t bytes, Outcome& outcome);
   void retire_front(Outcome& outcome);
 
+  SliceCopier& copier_;
   std::deque<Frame> frames_;
   std::vector<std::byte> urgent_;
   std::size_t urgent_bytes_ = 0;  // in `urgent_` and in control frames of `frames_`
   std::vector<iovec> iov_;
-  std::size_t gathered_ = 0;  // frames in `iov_`
+  std::size_t gathered_ = 0;      // frames in `iov_`
+  std::vector<std::byte> spare_;  // a buffer to stage in, kept from the last frame
 };
 
 }  // namespace kvmend::transport::tcp

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "env/sim/core.h"
+#include "memory/grant_table.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::tcp {
@@ -168,6 +169,46 @@ TEST_F(LaneWriterTest, ADetachedChunksMemoryIsNotReadAnyMore) {
     stream_.bad_begin = stream_.bad_end = nullptr;
     pieces_.clear();
   }
+}
+
+class CountingCopier final : public SliceCopier {
+ public:
+  void gather(std::span<const iovec> parts, std::byte* into) override {
+    ++gathered;
+    host_copier().gather(parts, into);
+  }
+  void scatter(const std::byte*, std::span<const iovec>) override { FAIL(); }
+  int gathered = 0;
+};
+
+TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfterwards) {
+  CountingCopier copier;
+  LaneWriter writer(copier);
+  std::vector<Piece> small;
+  std::vector<std::byte> expected;
+  for (std::size_t i = 0; i < 64; ++i) {
+    small.push_back({pool_.data() + i * 1'000, RegionRef{1, 1}, i * 1'000, 100});
+    expected.insert(expected.end(), small.back().local, small.back().local + 100);
+  }
+  Chunk chunk;
+  chunk.id = ChunkId(1);
+  chunk.grant = GrantId(5);
+  chunk.pieces = small;
+  chunk.bytes = 6'400;
+  writer.queue_chunk(chunk);
+  stream_.room = 2'000;  // the header and a part of the payload
+  for (int i = 0; i < 100 && stream_.room > 0; ++i) writer.flush(stream_, 1U << 20);
+  ASSERT_FALSE(writer.empty());
+  std::ranges::fill(pool_, std::byte{0});
+  stream_.room = SIZE_MAX;
+  while (!writer.empty()) writer.flush(stream_, 1U << 20);
+  EXPECT_EQ(frames_of(stream_.taken).at(0).payload, expected);
+  EXPECT_EQ(copier.gathered, 1);
+  // Raw users may unmap what they like: theirs goes straight to the kernel.
+  chunk.grant = memory::kStandingGrant;
+  writer.queue_chunk(chunk);
+  while (!writer.empty()) writer.flush(stream_, 1U << 20);
+  EXPECT_EQ(copier.gathered, 1);
 }
 
 }  // namespace

@@ -317,6 +317,12 @@ Status TcpLane::on_write(const wire::FrameHeader& header, Bytes body, std::vecto
   return Status::ok();
 }
 
+// Pools of rooms stay until their manager has given them up; raw users may unmap what they like.
+bool TcpLane::places_stay() const {
+  return !initiator_ && !incoming_.reading && !incoming_.scratch &&
+         incoming_.grant != memory::kStandingGrant;
+}
+
 bool TcpLane::payload_still_allowed() {
   if (incoming_.reading) return !incoming_.detached;
   if (incoming_.scratch || KVM_SABOTAGE(grant_checked_once_per_frame)) return true;

@@ -104,6 +104,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   // FrameSink
   Status on_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into) override;
   bool payload_still_allowed() override;
+  [[nodiscard]] bool places_stay() const override;
   void on_payload_bytes(const std::byte* at, std::size_t bytes) override;
   void on_payload_discarded(std::size_t bytes) override;
   void on_payload_fault() override;

@@ -50,6 +50,7 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
   std::uint32_t argument = 0;
   if (status.is_ok()) {
     context_.counters.payload_bytes_received += request.bytes;
+    context_.counters.pulled_bytes_received += request.bytes;
     // Nothing of an ended grant is ever reported as landed.
     if (!context_.grants.still_allowed(request.grant, context_.loop.now(), request.removals)) {
       std::vector<iovec> where;
@@ -87,7 +88,10 @@ void TcpLane::end_write(ChunkId chunk, bool acknowledged) {
   if (at == writes_.end()) return;
   outstanding_ -= at->second.chunk.bytes;
   if (at->second.pulled) {
-    if (acknowledged) context_.counters.payload_bytes_sent += at->second.chunk.bytes;
+    if (acknowledged) {
+      context_.counters.payload_bytes_sent += at->second.chunk.bytes;
+      context_.counters.pulled_bytes_sent += at->second.chunk.bytes;
+    }
     if (pull_sender_) pull_sender_->withdraw(chunk, acknowledged);
   }
   writes_.erase(at);

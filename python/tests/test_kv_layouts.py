@@ -1,0 +1,193 @@
+"""Unequal parallelism between real processes: every byte at every decode rank is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import kvmend
+import pytest
+from kvmend import KVPoll, KVPool, KVRank, KVServer, map_kv_ranks
+from kvmend.testing.peer import Peer
+
+#: Run in every process.
+OPEN = """
+from kvmend.testing.ranks import RankPools
+pools = RankPools(KVRank(**rank), **model)
+manager = KVManager(engine, role, pools.layout)
+
+def send(room, pages, chunk):
+    global sender
+    pools.fill(pages)
+    sender = KVSender(manager, room)
+    sender.init(len(pages), 1)
+    for at in range(0, len(pages), chunk):
+        sender.send(pages[at:at + chunk])
+
+def receive(room, sources, pages):
+    global receiver
+    receiver = KVReceiver(manager, [KVSource(*source) for source in sources], room)
+    receiver.init()
+    receiver.send_metadata(pages, 3)
+
+def ended(end):
+    return [int(end.wait(30)), str(end.failure_exception() or "")]
+"""
+
+
+@dataclass
+class Shape:
+    """An instance on each side, and the model."""
+
+    name: str
+    prefill_tp: int
+    decode_tp: int
+    heads: int = 4
+    halves: int = 2
+    pp: int = 1
+    dcp: int = 1
+    layers: int = 4
+    prefill: dict[tuple[int, int], Peer] = field(default_factory=dict)
+    decode: list[Peer] = field(default_factory=list)
+
+    def model(self, layers: list[int]) -> dict[str, Any]:
+        return {"heads": self.heads, "halves": self.halves, "layers": layers}
+
+    def decode_rank(self, at: int) -> KVRank:
+        return KVRank(
+            tp_rank=at, tp_size=self.decode_tp, dcp_rank=at % self.dcp, dcp_size=self.dcp
+        )
+
+    def start(self, start_peer: Callable[..., Peer]) -> None:
+        self.prefill, self.decode = {}, []
+        each = self.layers // self.pp
+        for tp in range(self.prefill_tp):
+            for pp in range(self.pp):
+                peer = self.prefill[tp, pp] = start_peer()
+                peer.run(
+                    OPEN,
+                    role="prefill",
+                    rank=vars(
+                        KVRank(tp_rank=tp, tp_size=self.prefill_tp, pp_rank=pp, pp_size=self.pp)
+                    ),
+                    model=self.model(list(range(pp * each, (pp + 1) * each))),
+                )
+        for at in range(self.decode_tp):
+            peer = start_peer()
+            self.decode.append(peer)
+            peer.run(
+                OPEN,
+                role="decode",
+                rank=vars(self.decode_rank(at)),
+                model=self.model(list(range(self.layers))),
+            )
+
+    def servers(self, at: int) -> tuple[list[KVServer], int]:
+        found = map_kv_ranks(
+            self.decode_rank(at),
+            tp_size=self.prefill_tp,
+            pp_size=self.pp,
+            total_kv_heads=self.heads,
+        )
+        return found.servers, found.required_destinations
+
+    def run_room(self, room: int, pages: list[int]) -> None:
+        """One request through all ranks; raises AssertionError for the first wrong one."""
+        needed = -(-len(pages) // self.dcp)
+        for at, peer in enumerate(self.decode):
+            servers, destinations = self.servers(at)
+            sources = [
+                [self.prefill[s.tp_rank, s.pp_rank].session_id, destinations, not s.writes]
+                for s in servers
+            ]
+            target = [(7 * at + 5 * i) % 24 for i in range(needed)]
+            peer.run("receive(room, sources, target)", room=room, sources=sources, target=target)
+        for peer in self.prefill.values():
+            peer.run("send(room, pages, 2)", room=room, pages=pages)
+        for rank, peer in self.prefill.items():
+            assert peer.get("ended(sender)") == [KVPoll.SUCCESS, ""], (self.name, "prefill", rank)
+        for at, peer in enumerate(self.decode):
+            assert peer.get("ended(receiver)") == [KVPoll.SUCCESS, ""], (self.name, "decode", at)
+            wrong = peer.get("pools.wrong(target, 3, tokens)", tokens=4 * len(pages))
+            assert wrong == "", (self.name, "decode", at)
+
+
+SHAPES = [
+    Shape("2 to 4", 2, 4),
+    Shape("4 to 2", 4, 2),
+    Shape("2 to 4 MLA", 2, 4, heads=1, halves=1),
+    Shape("4 to 2 MLA", 4, 2, heads=1, halves=1),
+    Shape("pp 2 to 1", 1, 1, pp=2),
+    Shape("pp 2 to 1 MLA", 1, 1, heads=1, halves=1, pp=2),
+    Shape("pp 2 to 1, tp 2 to 1", 2, 1, pp=2),
+    Shape("heads replicate at decode", 1, 4, heads=2),
+    Shape("heads replicate at prefill", 4, 1, heads=2),
+    Shape("dcp 2, MLA", 1, 2, heads=1, halves=1, dcp=2),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name.replace(" ", "_"))
+def test_every_byte_lands_where_it_belongs(
+    shape: Shape, start_peer: Callable[..., Peer]
+) -> None:
+    shape.start(start_peer)
+    shape.run_room(room=2**62 + 1, pages=[9, 10, 11, 3, 17])
+
+
+def test_a_prefill_rank_that_is_left_out_is_noticed(start_peer: Callable[..., Peer]) -> None:
+    """Case I8: without half of the heads nothing is ever complete."""
+    shape = Shape("2 to 1", 2, 1)
+    shape.start(start_peer)
+    session = shape.prefill[1, 0].session_id
+    shape.decode[0].run("receive(5, [[session, 1, False]], [1, 2])", session=session)
+    status, why = shape.decode[0].get("ended(receiver)")
+    assert status == KVPoll.FAILED
+    assert "64 of 128 bytes of each page of kv buffer 0" in why
+
+
+def test_heads_that_dont_divide_are_refused_with_both_values(
+    start_peer: Callable[..., Peer],
+) -> None:
+    """Case I6."""
+    prefill, decode = start_peer(), start_peer()
+    model = {"heads": 6, "halves": 2, "layers": [0]}
+    prefill.run(OPEN, role="prefill", rank={"tp_size": 3}, model=model)
+    decode.run(OPEN, role="decode", rank={"tp_size": 2}, model=model)
+    decode.run("receive(1, [[session, 1, False]], [1])", session=prefill.session_id)
+    status, why = decode.get("ended(receiver)")
+    assert status == KVPoll.FAILED and "tp_size 3 here, 2 there" in why
+    with pytest.raises(kvmend.IncompatibleError, match="tp_size 3 here, 2 there"):
+        map_kv_ranks(KVRank(tp_size=2), tp_size=3)
+
+
+def test_shapes_share_and_elided_buffers_reach_the_manager(
+    engine: kvmend.TransferEngine,
+) -> None:
+    layout = kvmend.KVLayout(
+        [
+            kvmend.KVComponent([(0, 0), bytearray(4096)], [0, 512], layer_ids=[3, 4]),
+            kvmend.KVComponent(
+                [bytearray(960)],
+                96,
+                pool=KVPool.MAMBA,
+                shapes=[kvmend.KVShape(rows=2, columns=8, total_columns=16, groups=[4, 4, 8])],
+                optional=[0],
+            ),
+        ],
+        page_tokens=16,
+        kv_heads=2,
+        head_dim=16,
+        rank=KVRank(tp_rank=1, tp_size=2, cp_size=2),
+        share=kvmend.KVShare.RANGES,
+    )
+    kvmend.KVManager(engine, "prefill", layout).teardown()
+    layout.components[1].shapes = [kvmend.KVShape(columns=3, total_columns=16)]
+    with pytest.raises(kvmend.InvalidArgumentError, match="3 of 16 columns: tp_size 2"):
+        kvmend.KVManager(engine, "prefill", layout)
+
+
+def test_the_data_parallel_rank_is_given_or_follows_the_room() -> None:
+    assert kvmend.choose_dp_rank(2**63 - 1, 4) == 3
+    assert kvmend.choose_dp_rank(5, 4, given=2) == 2
+    assert kvmend.choose_dp_rank(5, 4, follow_room=False) is None

@@ -1,0 +1,84 @@
+#include "kv/coverage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace kvmend::kv {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::KvCoverage;
+
+KvLayout decode_layout() {
+  return {.page_tokens = 4,
+          .kv_heads = 2,
+          .components = {{.items = 8,
+                          .buffers = {{nullptr, 64}, {nullptr, 64}, {nullptr, 0}},
+                          .layer_ids = {10, 11, 12}}}};
+}
+
+Coverage sum(const KvLayout& layout, const std::vector<KvCoverage>& writers) {
+  std::vector<const KvCoverage*> all;
+  for (const KvCoverage& one : writers) all.push_back(&one);
+  return {layout, 0, all};
+}
+
+TEST(Coverage, WritersTogetherMustBringEveryByteOnce) {
+  const KvLayout layout = decode_layout();
+  const Coverage good = sum(layout, {{.bytes = {32, 64, 0}}, {.bytes = {32, 0, 0}}, {}});
+  EXPECT_TRUE(good.check().is_ok());
+  EXPECT_EQ(good.bytes_for(3, 3), 3U * 128);
+  EXPECT_EQ(good.pages_for(3), 3U);
+  // I8: one rank of two is missing.
+  const Status missing = sum(layout, {{.bytes = {32, 64, 0}}}).check();
+  EXPECT_EQ(missing.code(), Code::kIncompatible);
+  EXPECT_THAT(missing.detail(), HasSubstr("32 of 64 bytes of each page of kv buffer 0 (layer 10)"));
+  const Status twice = sum(layout, {{.bytes = {64, 64, 0}}, {.bytes = {64, 0, 0}}}).check();
+  EXPECT_THAT(twice.detail(), HasSubstr("128 of 64 bytes"));
+  EXPECT_FALSE(sum(layout, {}).check().is_ok());
+}
+
+TEST(Coverage, ElidedAndOptionalBuffersMayStayEmpty) {
+  KvLayout layout = decode_layout();
+  const Coverage elided = sum(layout, {{.bytes = {64, 0, 0}, .elided = {1}}});
+  EXPECT_TRUE(elided.check().is_ok());
+  EXPECT_EQ(elided.bytes_for(2, 2), 128U);
+  EXPECT_FALSE(sum(layout, {{.bytes = {64, 0, 0}}}).check().is_ok());
+  layout.components[0].buffers[1].optional = true;
+  EXPECT_TRUE(sum(layout, {{.bytes = {64, 0, 0}}}).check().is_ok());
+  EXPECT_FALSE(sum(layout, {{.bytes = {64, 8, 0}}}).check().is_ok()) << "all of it, or nothing";
+}
+
+TEST(Coverage, SharedPagesAndDealtTokens) {
+  KvLayout layout = decode_layout();
+  const KvCoverage half{.bytes = {64, 64, 0}, .divisor = 2};
+  EXPECT_TRUE(sum(layout, {half, half}).check().is_ok());
+  EXPECT_EQ(sum(layout, {half, half}).bytes_for(3, 3), 3U * 128);
+  EXPECT_FALSE(sum(layout, {half}).check().is_ok());
+  // Tokens dealt among 3 ranks: buffer 1 holds them all, 12 to a page.
+  layout.rank = {.dcp_rank = 1, .dcp_size = 3};
+  layout.components[0].shapes = {{.rows = 4, .columns = 2, .total_columns = 2},
+                                 {.rows = 12, .columns = 2, .total_columns = 2}};
+  layout.components[0].buffers[1] = {nullptr, 192, 1};
+  const Coverage dealt = sum(layout, {{.bytes = {64, 192, 0}, .token_ranks = 3}});
+  ASSERT_TRUE(dealt.check().is_ok()) << dealt.check().to_string();
+  EXPECT_EQ(dealt.pages_for(4), 2U);
+  // 16 tokens: 1, 4, 7, 10, 13 are this rank's.
+  EXPECT_EQ(dealt.bytes_for(2, 4), 5U * 16 + 16U * 16);
+}
+
+TEST(Coverage, AWordThatMakesNoSenseIsRefused) {
+  const KvLayout layout = decode_layout();
+  EXPECT_EQ(sum(layout, {{.bytes = {65, 64, 0}}}).check().code(), Code::kProtocolError);
+  EXPECT_EQ(sum(layout, {{.bytes = {64, 64}}}).check().code(), Code::kProtocolError);
+  EXPECT_EQ(sum(layout, {{.bytes = {64, 64, 0}, .elided = {3}}}).check().code(),
+            Code::kProtocolError);
+  EXPECT_EQ(sum(layout, {{.bytes = {64, 64, 0}, .token_ranks = 2}}).check().code(),
+            Code::kIncompatible);
+  EXPECT_EQ(
+      sum(layout, {{.bytes = {64, 64, 0}, .divisor = 2}, {.bytes = {64, 64, 0}}}).check().code(),
+      Code::kIncompatible);
+}
+
+}  // namespace
+}  // namespace kvmend::kv

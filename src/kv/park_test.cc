@@ -1,0 +1,108 @@
+// Rooms whose decode session is blacklisted: how many may wait, and for whom.
+#include <gmock/gmock.h>
+
+#include "base/config.h"
+#include "kv/fake_cluster.h"
+#include "kv/park_limits.h"
+
+namespace kvmend::kv {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+TEST(ParkLimits, AQuarterForOneAndHalfForAll) {
+  ParkLimits limits(100);
+  const auto failed = [](const std::string& session) { return session != "healthy"; };
+  EXPECT_TRUE(limits.may_park("a", 25, failed).is_ok());
+  EXPECT_FALSE(limits.may_park("a", 26, failed).is_ok());
+  limits.hold("a", 20);
+  limits.hold("healthy", 70);  // moves: doesn't count
+  EXPECT_TRUE(limits.may_park("a", 5, failed).is_ok());
+  EXPECT_THAT(limits.may_park("a", 6, failed).detail(), HasSubstr("20 of 100 pages wait for a"));
+  limits.hold("b", 25);
+  EXPECT_TRUE(limits.may_park("c", 5, failed).is_ok());
+  EXPECT_THAT(limits.may_park("c", 6, failed).detail(),
+              HasSubstr("45 of 100 pages wait for blacklisted sessions"));
+  limits.release("b", 25);
+  EXPECT_TRUE(limits.may_park("c", 6, failed).is_ok());
+  limits.release("a", 99);
+  EXPECT_EQ(limits.held("a"), 0U);
+}
+
+class Park : public Cluster {
+ protected:
+  static constexpr std::uint32_t kShare = Pools::kPages * config::kParkedPercentPerSession / 100;
+
+  std::unique_ptr<KvReceiver> receive(RoomId room, std::uint32_t page) {
+    auto receiver = std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, room);
+    EXPECT_TRUE(receiver->send_metadata(std::vector<std::uint32_t>{page}).is_ok());
+    net.loop.settle();
+    return receiver;
+  }
+  std::unique_ptr<KvSender> send(RoomId room, std::uint32_t page) {
+    auto sender = std::make_unique<KvSender>(*prefill->manager, room);
+    EXPECT_TRUE(sender->init(1).is_ok());
+    EXPECT_TRUE(sender->send(std::vector<std::uint32_t>{page}).is_ok());
+    net.loop.settle();
+    return sender;
+  }
+};
+
+TEST_F(Park, BeyondItsShareARoomFailsFastWithTheReason) {
+  std::vector<std::unique_ptr<KvReceiver>> receivers;
+  std::vector<std::unique_ptr<KvSender>> senders;
+  for (std::uint32_t i = 0; i <= kShare; ++i) receivers.push_back(receive(RoomId(i + 1), i));
+  net.hold_writes = true;
+  prefill->engine.blacklisted[kDecodeAt] = {
+      {Code::kSessionFailed, Origin::kLink, "no sign of life"}, false};
+  for (std::uint32_t i = 0; i <= kShare; ++i) senders.push_back(send(RoomId(i + 1), i));
+  for (std::uint32_t i = 0; i < kShare; ++i)
+    EXPECT_EQ(senders[i]->poll(), KvStatus::kTransferring) << i;
+  EXPECT_EQ(senders[kShare]->failure().code(), Code::kSessionFailed);
+  EXPECT_THAT(senders[kShare]->failure().detail(), HasSubstr("8 of 32 pages wait for"));
+  EXPECT_THAT(senders[kShare]->failure().detail(), HasSubstr("no sign of life"));
+
+  prefill->engine.blacklisted.clear();  // it has recovered: all that waited goes on
+  while (net.land_next()) net.loop.settle();
+  for (std::uint32_t i = 0; i < kShare; ++i)
+    EXPECT_EQ(receivers[i]->poll(), KvStatus::kSuccess) << i;
+  EXPECT_EQ(receivers[kShare]->poll(), KvStatus::kFailed);
+  expect_clean();
+}
+
+// A healthy session's rooms aren't limited, however many pages they hold.
+TEST_F(Park, OnlyBlacklistedSessionsCount) {
+  net.hold_writes = true;
+  std::vector<std::unique_ptr<KvReceiver>> receivers;
+  std::vector<std::unique_ptr<KvSender>> senders;
+  for (std::uint32_t i = 0; i < Pools::kPages; ++i) {
+    receivers.push_back(receive(RoomId(i + 1), i));
+    senders.push_back(send(RoomId(i + 1), i));
+  }
+  while (net.land_next()) net.loop.settle();
+  for (const auto& receiver : receivers) EXPECT_EQ(receiver->poll(), KvStatus::kSuccess);
+  expect_clean();
+}
+
+// Early abort: a room whose session refuses fails when it is taken from the queue, on either side.
+TEST_F(Park, UnderTheFailFastPolicyRoomsEndAtOnce) {
+  auto announced = receive(RoomId(1), 1);
+  prefill->engine.blacklisted[kDecodeAt] = {
+      {Code::kSessionFailed, Origin::kLink, "no sign of life"}, true};
+  KvSender sender(*prefill->manager, RoomId(1));
+  net.loop.settle();
+  EXPECT_EQ(sender.failure().code(), Code::kSessionFailed);
+  EXPECT_THAT(sender.failure().detail(), HasSubstr("no sign of life"));
+  EXPECT_EQ(announced->poll(), KvStatus::kFailed);
+  decode->engine.blacklisted[kPrefillAt] = {{Code::kSessionFailed, Origin::kLink, "nobody listens"},
+                                            true};
+  KvReceiver receiver(*decode->manager, kPrefillAt, RoomId(2));
+  net.loop.settle();
+  EXPECT_THAT(receiver.failure().detail(), HasSubstr("nobody listens"));
+  net.loop.advance(61s);
+  expect_clean();
+}
+
+}  // namespace
+}  // namespace kvmend::kv

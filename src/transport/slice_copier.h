@@ -1,0 +1,33 @@
+// Staging: small slices go through one buffer in place of one entry each of a system call. A
+// frame's payload is the slices one after the other anyway, so each side decides for itself.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/config.h"
+
+namespace kvmend::transport {
+
+/// Copies between scattered pages and a buffer. The host's way is a loop; for pages that the host
+/// can't touch (a GPU's) another one runs a kernel there and waits for it. Loop thread.
+class SliceCopier {
+ public:
+  virtual ~SliceCopier() = default;
+  /// The parts one after the other to `into`.
+  virtual void gather(std::span<const iovec> parts, std::byte* into) = 0;
+  /// Bytes from `from` on over the parts, in order.
+  virtual void scatter(const std::byte* from, std::span<const iovec> parts) = 0;
+};
+
+[[nodiscard]] SliceCopier& host_copier();
+
+/// Whether a payload of so many slices is staged (docs/decisions/0020-staging-in-the-lane.md).
+[[nodiscard]] constexpr bool is_worth_staging(std::uint64_t bytes, std::size_t slices) {
+  return slices >= config::kStageFromSlices && bytes < slices * config::kStageBelowBytes;
+}
+
+}  // namespace kvmend::transport

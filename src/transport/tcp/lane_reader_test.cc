@@ -1,0 +1,137 @@
+// Staged payloads: small slices that are read into one buffer and scattered from it.
+#include "transport/tcp/lane_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "env/sim/core.h"
+#include "wire/frame.h"
+
+namespace kvmend::transport::tcp {
+namespace {
+
+/// Hands out what was sent, in pieces of random size.
+class FakeStream final : public env::Stream {
+ public:
+  env::IoResult readv(std::span<const iovec> into) override {
+    most_entries = std::max(most_entries, into.size());
+    std::size_t room = 0;
+    for (const iovec& part : into) room += part.iov_len;
+    std::size_t left = random.cut(std::min(room, sent.size() - taken), 0.7);
+    if (left == 0) return {.kind = env::IoResult::Kind::kAgain};
+    const std::size_t moved = left;
+    for (const iovec& part : into) {
+      const std::size_t n = std::min(left, part.iov_len);
+      std::memcpy(part.iov_base, sent.data() + taken, n);
+      taken += n;
+      left -= n;
+    }
+    return {.kind = env::IoResult::Kind::kOk, .bytes = moved};
+  }
+  env::IoResult writev(std::span<const iovec>) override { return {}; }
+  void want_read(bool) override {}
+  void want_write(bool) override {}
+  void set_handler(env::StreamHandler*) override {}
+  [[nodiscard]] std::size_t unacknowledged_bytes() const override { return 0; }
+  void reset_on_close() override {}
+  [[nodiscard]] const Address& peer() const override { return address; }
+
+  env::sim::SimRandom random{1};
+  Address address{"10.0.0.2", 7000};
+  std::vector<std::byte> sent;
+  std::size_t taken = 0;
+  std::size_t most_entries = 0;
+};
+
+constexpr std::size_t kSlices = 64;
+constexpr std::size_t kSliceBytes = 100;
+
+/// Places of 100 bytes, each with a gap behind it.
+class Sink final : public FrameSink {
+ public:
+  Status on_frame(const wire::FrameHeader&, Bytes, std::vector<iovec>& into) override {
+    for (std::size_t i = 0; i < kSlices; ++i)
+      into.push_back({pool.data() + i * 2 * kSliceBytes, kSliceBytes});
+    return Status::ok();
+  }
+  bool payload_still_allowed() override { return asked++ < allowed; }
+  [[nodiscard]] bool places_stay() const override { return stay; }
+  void on_payload_bytes(const std::byte*, std::size_t bytes) override { landed += bytes; }
+  void on_payload_discarded(std::size_t bytes) override { discarded += bytes; }
+  void on_payload_fault() override { FAIL(); }
+  void on_payload_end() override { ++ended; }
+  [[nodiscard]] bool closed() const override { return false; }
+
+  std::vector<std::byte> pool{std::vector<std::byte>(kSlices * 2 * kSliceBytes)};
+  bool stay = true;
+  int allowed = 1 << 30;  // the grant goes when it was asked for so often
+  int asked = 0;
+  std::size_t landed = 0;
+  std::size_t discarded = 0;
+  int ended = 0;
+};
+
+class LaneReaderTest : public testing::TestWithParam<bool> {
+ protected:
+  LaneReaderTest() {
+    sink_.stay = GetParam();
+    std::vector<wire::WireSlice> slices(kSlices, {RegionRef{1, 1}, 0, kSliceBytes});
+    wire::append_data_frame(stream_.sent, wire::FrameType::kWrite, 0, ChunkId{1},
+                            {.grant = GrantId{5}}, slices, kSlices * kSliceBytes);
+    for (std::size_t i = 0; i < kSlices * kSliceBytes; ++i) {
+      payload_.push_back(static_cast<std::byte>(i % 251 + 1));
+      stream_.sent.push_back(payload_.back());
+    }
+  }
+  void read_all() {
+    for (int i = 0; i < 10'000 && sink_.ended == 0; ++i)
+      ASSERT_TRUE(reader_.pump(stream_, 1U << 20).error.is_ok());
+    ASSERT_EQ(sink_.ended, 1);
+  }
+  /// The first `bytes` of the payload are in their places, and nothing else is written.
+  void expect_landed(std::size_t bytes) {
+    std::vector<std::byte> expected(sink_.pool.size());
+    for (std::size_t i = 0; i < bytes; ++i)
+      expected[i / kSliceBytes * 2 * kSliceBytes + i % kSliceBytes] = payload_[i];
+    EXPECT_EQ(sink_.pool, expected);
+  }
+
+  FakeStream stream_;
+  Sink sink_;
+  LaneReader reader_{sink_, 1U << 20};
+  std::vector<std::byte> payload_;
+};
+
+TEST_P(LaneReaderTest, EverySliceLandsInItsPlace) {
+  read_all();
+  expect_landed(payload_.size());
+  EXPECT_EQ(stream_.most_entries > 16, !GetParam()) << stream_.most_entries << " entries";
+}
+
+// Case I10: what comes after the grant has gone is discarded, in the middle of a frame too; staged,
+// also what has been read but not scattered.
+TEST_P(LaneReaderTest, I10_NothingLandsOnceTheGrantHasGone) {
+  std::size_t discarded = 0;
+  for (int allowed = 0; allowed < 8; ++allowed) {
+    stream_.taken = 0;
+    sink_ = Sink();
+    sink_.stay = GetParam();
+    sink_.allowed = allowed;
+    LaneReader reader(sink_, 1U << 20);
+    for (int i = 0; i < 10'000 && sink_.ended == 0; ++i)
+      ASSERT_TRUE(reader.pump(stream_, 1U << 20).error.is_ok());
+    EXPECT_EQ(sink_.landed + sink_.discarded, payload_.size());
+    expect_landed(sink_.landed);
+    discarded += sink_.discarded;
+  }
+  EXPECT_GT(discarded, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, LaneReaderTest, testing::Bool(),
+                         [](const auto& way) { return way.param ? "Staged" : "Direct"; });
+
+}  // namespace
+}  // namespace kvmend::transport::tcp
