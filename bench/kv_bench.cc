@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
   app.add_option("--only", only, "cases: control, 1MiB, ..., rooms, switch, abort")->delimiter(',');
   app.add_option("--rounds", settings.rounds, "measured rounds of each case");
   app.add_option("--rooms", settings.rooms, "rooms at once");
+  app.add_option("--waves", settings.waves, "how often so many, once everything bounded is full");
   app.add_option("--aborts", settings.aborts, "aborted requests");
   app.add_flag("--local", settings.local, "the local transport instead of tcp");
   app.add_flag("--pin", settings.pin, "prefill on one core, decode on another");

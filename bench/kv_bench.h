@@ -12,6 +12,7 @@ struct KvSettings {
   bool pin = false;
   int rounds = 5;
   std::uint32_t rooms = 10'000;  ///< of the memory case
+  int waves = 6;                 ///< of them, after those that fill what is bounded
   std::uint32_t aborts = 1'000;
 };
 

@@ -16,7 +16,6 @@ using std::chrono::seconds;
 // What remembers a bounded number of finished rooms (16,384) and ended grants (65,536) is full
 // after the warm waves of 10,000; from then on nothing may grow.
 constexpr int kWarmWaves = 8;
-constexpr int kWaves = 14;
 
 class Rooms {
  public:
@@ -30,6 +29,7 @@ class Rooms {
   }
 
  private:
+  [[nodiscard]] int last_wave() const { return kWarmWaves + settings_.waves - 1; }
   static KvShape shape() { return {.name = "rooms", .concurrency = 256}; }
   [[nodiscard]] RoomId room(int wave, std::uint32_t i) const {
     return RoomId((static_cast<std::uint64_t>(wave + 1) << 32U) + i);
@@ -48,7 +48,7 @@ class Rooms {
     if (!manager) stop_bench(manager.error().to_string());
     pair_.barrier();
     const std::string prefill = pair_.shared().text;
-    for (int wave = 0; wave < kWaves; ++wave) {
+    for (int wave = 0; wave <= last_wave(); ++wave) {
       const std::uint64_t before = used();
       std::vector<std::unique_ptr<KvReceiver>> receivers(settings_.rooms);
       for (std::uint32_t i = 0; i < settings_.rooms; ++i) {
@@ -76,7 +76,7 @@ class Rooms {
     std::uint64_t* numbers = pair_.shared().numbers;
     if (wave == 0) numbers[at] = live - std::min(live, before);
     if (wave == kWarmWaves) numbers[at + 1] = before;
-    if (wave == kWaves - 1) numbers[at + 2] = used();
+    if (wave == last_wave()) numbers[at + 2] = used();
   }
 
   void prefill() {
@@ -89,7 +89,7 @@ class Rooms {
                   engine->session_id().c_str());
     pair_.barrier();
     std::vector<double> took;
-    for (int wave = 0; wave < kWaves; ++wave) {
+    for (int wave = 0; wave <= last_wave(); ++wave) {
       const std::uint64_t before = used();
       pair_.barrier();
       const double start = now_seconds();
@@ -118,20 +118,21 @@ class Rooms {
     }
     pair_.barrier();
     const std::uint64_t* numbers = pair_.shared().numbers;
-    const auto finished = static_cast<double>(settings_.rooms) * (kWaves - kWarmWaves);
+    const auto finished = static_cast<double>(settings_.rooms) * settings_.waves;
     const auto growth = [&](std::size_t at) {
       return (static_cast<double>(numbers[at + 2]) - static_cast<double>(numbers[at + 1])) /
              finished;
     };
-    row_ = {{"case", "rooms" + std::to_string(settings_.rooms)},
-            {"transport", settings_.local ? "local" : "tcp"},
-            {"requests", std::uint64_t{settings_.rooms} * kWaves},
-            {"concurrency", settings_.rooms},
-            {"requests_per_s", settings_.rooms / median(took)},
-            {"bytes_per_room_decode", static_cast<double>(numbers[2]) / settings_.rooms},
-            {"bytes_per_room_prefill", static_cast<double>(numbers[8]) / settings_.rooms},
-            {"growth_per_room_decode", growth(2)},
-            {"growth_per_room_prefill", growth(8)}};
+    row_ = {
+        {"case", "rooms" + std::to_string(settings_.rooms)},
+        {"transport", settings_.local ? "local" : "tcp"},
+        {"requests", std::uint64_t{settings_.rooms} * static_cast<std::uint64_t>(last_wave() + 1)},
+        {"concurrency", settings_.rooms},
+        {"requests_per_s", settings_.rooms / median(took)},
+        {"bytes_per_room_decode", static_cast<double>(numbers[2]) / settings_.rooms},
+        {"bytes_per_room_prefill", static_cast<double>(numbers[8]) / settings_.rooms},
+        {"growth_per_room_decode", growth(2)},
+        {"growth_per_room_prefill", growth(8)}};
   }
 
   const KvSettings& settings_;
