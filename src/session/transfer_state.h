@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,9 +58,11 @@ struct TransferState {
   health::Ticket ticket;
   Time expires = kForever;  ///< the deadline, or the end of parking
   bool admitted = false;
-  bool queued = false;       ///< stands in the session's send queue
+  bool held = false;         ///< counts against the limits
+  bool queued = false;       ///< stands in the session's send queue, at `place`
   bool asked_again = false;  ///< the peer's region table was fetched anew for it
   bool done = false;
+  std::list<std::shared_ptr<TransferState>>::iterator place;
 
   [[nodiscard]] bool has_unsent() const { return !resend.empty() || next_piece < pieces.size(); }
 };
