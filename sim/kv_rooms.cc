@@ -258,10 +258,15 @@ void KvRooms::plan_aborts(const std::shared_ptr<Room>& room) {
   cluster_.after(dice_.skewed(0ms, 1500ms), [this, room, receiver, both, clear] {
     Life* to = life(room->in.node, room->in.life);
     Life* from = life(room->out.node, room->out.life);
+    const auto give_up = [&](auto& end) {
+      // Not of rooms that are over already.
+      if (!is_terminal(end.poll())) cluster_.note_abort();
+      clear ? end.clear() : end.abort("aborted by the script");
+    };
     if ((receiver || both) && to != nullptr && !to->instance->paused() && room->receiver)
-      clear ? room->receiver->clear() : room->receiver->abort("aborted by the script");
+      give_up(*room->receiver);
     if ((!receiver || both) && from != nullptr && !from->instance->paused() && room->sender)
-      clear ? room->sender->clear() : room->sender->abort("aborted by the script");
+      give_up(*room->sender);
   });
 }
 
