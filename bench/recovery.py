@@ -38,7 +38,7 @@ class Plan:
     groups: int
     engines: int
     period_ms: float
-    stop_s: tuple[float, ...]
+    stop_s: float
     settle_s: float
     apart_s: float
     flaps: int
@@ -47,8 +47,9 @@ class Plan:
     deaths: int
 
 
-QUICK = Plan(True, 3, 8, 6, 40, (3.0,), 1.2, 0.3, 6, 5, 8, 2)
-FULL = Plan(False, 5, 10, 20, 50, (10.0, 45.0), 3.0, 1.5, 12, 50, 20, 8)
+QUICK = Plan(True, 3, 8, 6, 40, 3.0, 1.2, 0.3, 6, 5, 8, 2)
+FULL = Plan(False, 5, 10, 20, 50, 10.0, 3.0, 1.5, 12, 50, 20, 10)
+LONG_S = 45.0  # a stop and a black hole of this length, in full runs only
 
 
 @dataclass
@@ -162,28 +163,37 @@ def break_together(bench: Bench, fleet: Fleet, faults: Sequence[tuple[str, list[
     fleet.settle([outage for outage, _ in begun], bench.plan.settle_s)
 
 
-def outages(bench: Bench) -> None:
-    """stop, blackhole, reset, data_dead: never more than half of the peers at a time."""
+def broken_fleet(bench: Bench, seconds: float, deadline: float,
+                 faults: Sequence[tuple[str, int]]) -> None:
+    """`rounds` times these faults of so many groups each; the groups take turns."""
     plan = bench.plan
-    note = "short outages (--quick)" if plan.quick else ""
-    for seconds in plan.stop_s:
-        deadline = 30.0 if seconds < 30 else 60.0
-        fleet = Fleet(bench.lab, plan.groups, plan.engines, period_ms=plan.period_ms,
-                      deadline_s=deadline)
-        time.sleep(0.5)
-        for r in range(plan.rounds):
-            def group(i: int, fleet: Fleet = fleet, r: int = r) -> Group:
-                return fleet.groups[(2 * r + i) % len(fleet.groups)]
-            if plan.quick:
-                faults = [("stop", [group(0)]), ("blackhole", [group(1)]),
-                          ("data_dead", [group(2)]), ("reset", [group(3)])]
-            elif seconds < 30:
-                faults = [("stop", [group(0), group(1)]), ("data_dead", [group(2), group(3)]),
-                          ("reset", [group(4), group(5)])]
-            else:
-                faults = [("stop", [group(0), group(1)]), ("blackhole", [group(2), group(3)])]
-            break_together(bench, fleet, faults, seconds)
-        summarize(bench, fleet, deadline, note)
+    fleet = Fleet(bench.lab, plan.groups, plan.engines, period_ms=plan.period_ms,
+                  deadline_s=deadline)
+    time.sleep(0.5)
+    next_group = 0
+    for _ in range(plan.rounds):
+        chosen = []
+        for fault, count in faults:
+            groups = [fleet.groups[(next_group + i) % len(fleet.groups)] for i in range(count)]
+            chosen.append((fault, groups))
+            next_group += count
+        break_together(bench, fleet, chosen, seconds)
+    summarize(bench, fleet, deadline, "short outages (--quick)" if plan.quick else "")
+
+
+def outages(bench: Bench) -> None:
+    """stop, blackhole, data_dead, reset: never more than half of the peers at a time."""
+    kinds = ("stop", "blackhole", "data_dead", "reset")
+    if bench.plan.quick:
+        broken_fleet(bench, bench.plan.stop_s, 30.0, [(kind, 1) for kind in kinds])
+    else:
+        broken_fleet(bench, bench.plan.stop_s, 30.0,
+                     [(kind, 2) for kind in ("stop", "data_dead", "reset")])
+
+
+def long_outages(bench: Bench) -> None:
+    """A stop and a black hole of 45 s."""
+    broken_fleet(bench, LONG_S, 60.0, [("stop", 2), ("blackhole", 2)])
 
 
 def blips(bench: Bench) -> None:
@@ -221,7 +231,8 @@ def deaths(bench: Bench) -> None:
     ]
     for note, extra in kinds[:2] if bench.plan.quick else kinds:
         # Two groups whose pools need no further memory would be as good: one is hit at a time.
-        fleet = Fleet(bench.lab, 2, 4, period_ms=10, extra=extra)
+        fleet = Fleet(bench.lab, 2, 4 if bench.plan.quick else 20,
+                      period_ms=10 if bench.plan.quick else 25, extra=extra)
         time.sleep(0.3)
         for r in range(bench.plan.deaths):
             fleet.kill_and_restart(fleet.groups[r % 2], 0.2, 0.5)
@@ -376,7 +387,8 @@ def healthy_peers(bench: Bench) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
-    "deaths": deaths, "outages": outages, "flap": flap, "restarts": restarts,
+    "deaths": deaths, "outages": outages, "long_outages": long_outages, "flap": flap,
+    "restarts": restarts,
     "blips": blips, "fifty": fifty, "healthy": healthy_peers,
 }
 QUICK_SCENARIOS = ("outages", "flap", "restarts", "deaths")
@@ -411,12 +423,15 @@ def run(binary: Path, quick: bool, only: Sequence[str], svg: Path | None,
         bench = Bench(lab, QUICK if quick else FULL, console)
         for name in names:
             start = time.monotonic()
+            before = len(bench.rows)
             try:
                 SCENARIOS[name](bench)
             except (RuntimeError, TimeoutError, OSError) as error:
                 # The other figures stay worth having.
                 console.print(f"  [red]{name} failed: {error}")
                 bench.rows.append({"fault": name, "error": str(error)})
+            for row in bench.rows[before:]:
+                row["scenario"] = name
             console.print(f"  ({name}: {time.monotonic() - start:.0f} s)")
     print_table(bench.rows, console)
     console.print(f"{os.cpu_count()} cores; load average {load_before:.1f} before, "

@@ -158,9 +158,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, < 50 s")
     parser.add_argument("--reps", type=int, default=21, help="measured rounds of each line")
     parser.add_argument("--json", metavar="FILE", help="write the rows here")
+    parser.add_argument("--merge", action="store_true",
+                        help="recovery: keep FILE's rows of the scenarios that don't run now")
     parser.add_argument("--svg", metavar="FILE", type=Path, help="recovery: draw the timelines")
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
-                        help="recovery: deaths outages flap restarts blips fifty healthy; kv: "
+                        help="recovery: deaths outages long_outages flap restarts blips fifty "
+                        "healthy; kv: "
                         "control control_c8 1MiB 1MiB_c8 16MiB frag4096 rooms switch abort")
     parser.add_argument("--bin", type=Path, default=BIN, help="folder of the benchmark programs")
     args = parser.parse_args()
@@ -170,7 +173,12 @@ def main() -> int:
     console.print(f"{len(rows)} rows in {time.monotonic() - start:.0f} s; medians; "
                   "the machine is shared: compare ratios, not figures of different runs")
     if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+        file = Path(args.json)
+        kept: list[Row] = []
+        if args.merge and file.exists():
+            fresh = {row.get("scenario") for row in rows}
+            kept = [row for row in json.loads(file.read_text()) if row["scenario"] not in fresh]
+        file.write_text(json.dumps(kept + rows, indent=1) + "\n")
     return 1 if any("error" in row or not row.get("ok", True) for row in rows) else 0
 
 

@@ -53,6 +53,8 @@ void run_one(const Batch& batch, std::uint64_t seed, Row& row, std::mutex& mutex
   row.succeeded += report.succeeded;
   row.failed += report.failed;
   row.aborted_midway += report.aborted_midway;
+  row.restarts += report.restarts;
+  row.aborts += report.aborts;
   row.virtual_seconds += report.virtual_seconds;
   row.slowest_recovery_seconds =
       std::max(row.slowest_recovery_seconds, report.slowest_recovery_seconds);
@@ -107,9 +109,11 @@ std::string to_json(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     json += fmt::format(
         "{}\n  {{\"break\": \"{}\", \"scenario\": \"{}\", \"seeds\": {}, \"violations\": {}, "
-        "\"first_seed\": {}}}",
+        "\"first_seed\": {}, \"restarts\": {}, \"aborts\": {}, \"succeeded\": {}, "
+        "\"failed\": {}}}",
         json.size() > 1 ? "," : "", row.batch.fault, row.batch.scenario->name, row.batch.seeds,
-        row.violations, row.violations > 0 ? std::to_string(row.first_seed) : "null");
+        row.violations, row.violations > 0 ? std::to_string(row.first_seed) : "null", row.restarts,
+        row.aborts, row.succeeded, row.failed);
   }
   return json + "\n]\n";
 }

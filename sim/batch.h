@@ -28,6 +28,8 @@ struct Row {
   std::uint64_t succeeded = 0;
   std::uint64_t failed = 0;
   std::uint64_t aborted_midway = 0;
+  std::uint64_t restarts = 0;
+  std::uint64_t aborts = 0;
   double virtual_seconds = 0;
   double cpu_seconds = 0;
   double slowest_recovery_seconds = 0;
@@ -39,7 +41,8 @@ struct Row {
 /// The command that does exactly that again.
 [[nodiscard]] std::string replay_command(std::string_view scenario, std::uint64_t seed,
                                          std::string_view fault);
-/// JSON: an array of {"break","scenario","seeds","violations","first_seed"}.
+/// JSON: an array of {"break","scenario","seeds","violations","first_seed"}, and what the runs
+/// held: "restarts","aborts","succeeded","failed".
 [[nodiscard]] std::string to_json(const std::vector<Row>& rows);
 
 /// Makes a failed KVM_CHECK print the replay command of the run on that thread before it aborts.

@@ -18,6 +18,8 @@ constexpr std::array kBreaks{
     Break{"grant_checked_once_per_frame", "kv_abort", "not before every read into pages"},
     Break{"late_retry_after_success", "lost_acks", "a completed grant stays open"},
     Break{"retry_counted_twice", "lost_acks", "a chunk that comes again counts again"},
+    Break{"landed_chunk_written_again", "corrupt_retries", "a copy of a landed chunk is put in"},
+    Break{"checksum_ignored", "corrupt", "bytes that don't match are acknowledged"},
     Break{"ack_before_landing", "rooms", "a write is acknowledged when its header is here"},
     Break{"source_read_after_cancel", "kv_abort", "frames of a cancelled transfer go on"},
     Break{"success_before_landing", "kv", "decode believes what prefill declares"},

@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "sim/arena.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvmend::sim {
+namespace {
+
+thread_local env::sim::SimWorld* running_here = nullptr;
+
+}  // namespace
 
 // ----------------------------------------------------------------------------------- an instance
 
@@ -81,6 +88,7 @@ Node::Node(Cluster& cluster, std::string ip, std::size_t index)
 
 void Node::start() {
   KVM_CHECK(!instance_);
+  if (std::exchange(ran_before_, true)) cluster_.note_restart();
   instance_ = std::make_unique<Instance>(cluster_, *this, cluster_.next_instance());
   for (Part* part : cluster_.parts()) part->on_started(*instance_);
   cluster_.reach_changed();
@@ -102,9 +110,16 @@ Cluster::Cluster(std::uint64_t seed, const ClusterOptions& options)
       world_(seed, options.world),
       verdict_([this] { return world_.now(); }) {
   Arena::of_this_thread().reset();
+  running_here = &world_;
 }
 
-Cluster::~Cluster() = default;
+Cluster::~Cluster() {
+  running_here = nullptr;
+}
+
+double Cluster::seconds_of_this_thread() {
+  return running_here == nullptr ? 0 : to_seconds(running_here->now().time_since_epoch());
+}
 
 Node& Cluster::add_node() {
   const std::size_t index = nodes_.size();

@@ -107,6 +107,7 @@ class Node {
   const std::string ip_;
   const std::size_t index_;
   std::unique_ptr<Instance> instance_;
+  bool ran_before_ = false;
 };
 
 /// What the drivers and checkers hook into. All of them outlive the run of the world.
@@ -155,6 +156,13 @@ class Cluster {
                           std::string_view to, const Status& cause);
   std::vector<Part*>& parts() { return parts_; }
   std::uint64_t next_instance() { return ++instances_; }
+  /// Something was given up on purpose while bytes for it may be under way.
+  void note_abort() { ++aborts_; }
+  void note_restart() { ++restarts_; }
+  /// Seconds in the world that this thread runs; 0 outside of one. For log lines.
+  [[nodiscard]] static double seconds_of_this_thread();
+  [[nodiscard]] std::uint64_t aborts() const { return aborts_; }
+  [[nodiscard]] std::uint64_t restarts() const { return restarts_; }
 
  private:
   void look();
@@ -166,6 +174,8 @@ class Cluster {
   std::vector<Part*> parts_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::uint64_t instances_ = 0;
+  std::uint64_t aborts_ = 0;
+  std::uint64_t restarts_ = 0;
   std::uint64_t steps_ = 0;
 };
 

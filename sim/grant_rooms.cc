@@ -152,8 +152,11 @@ void GrantRooms::open_room() {
                            : lives_.find(room->from_node, room->from_life);
       if (one == nullptr || one->instance->paused()) return;
       if (receiver) {
-        if (!room->receiver_over) end_receiver(*room, memory::GrantEnd::kRevoked);
+        if (room->receiver_over) return;
+        cluster_.note_abort();
+        end_receiver(*room, memory::GrantEnd::kRevoked);
       } else if (room->sent && !room->sender_over) {
+        cluster_.note_abort();
         one->instance->engine().cancel(room->transfer,
                                        {Code::kAborted, Origin::kCaller, "aborted by the script"});
       }

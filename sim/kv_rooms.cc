@@ -245,14 +245,20 @@ void KvRooms::plan_aborts(const std::shared_ptr<Room>& room) {
     if ((receiver || both) && to != nullptr && !to->instance->paused() && room->receiver)
       abort_at_decode(*room, *to, clear);
     if ((!receiver || both) && from != nullptr && !from->instance->paused() && room->sender)
-      clear ? room->sender->clear() : room->sender->abort("aborted by the script");
+      give_up(*room->sender, clear);
   });
 }
 
 void KvRooms::abort_at_decode(Room& room, Life& life, bool clear) {
   if (room.receiver->poll() == KvStatus::kTransferring) ++aborted_midway_;
   room.in.aborted = life.instance->now();
-  clear ? room.receiver->clear() : room.receiver->abort("aborted by the script");
+  give_up(*room.receiver, clear);
+}
+
+template <class End>
+void KvRooms::give_up(End& end, bool clear) {
+  if (!is_terminal(end.poll())) cluster_.note_abort();  // not of rooms that are over already
+  clear ? end.clear() : end.abort("aborted by the script");
 }
 
 // ---------------------------------------------------------------------------------------- results

@@ -60,6 +60,8 @@ class KvRooms final : public Part {
   void plan_aborts(const std::shared_ptr<Room>& room);
   void look_at_receiver(Room& room);
   void look_at_sender(Room& room);
+  template <class End>
+  void give_up(End& end, bool clear);
   void abort_at_decode(Room& room, Life& life, bool clear);
   void check_release(const Room& room, const Life& life);
   void check_deadline(Room& room, Life& life, Time started, const char* who);

@@ -1,6 +1,7 @@
 // kvmend-sim: whole clusters of the real code under seeded faults, with checkers for the safety
 // rules.
 #include <fmt/format.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "sim/batch.h"
 #include "sim/breaks.h"
+#include "sim/cluster.h"
 #include "sim/many_sessions.h"
 #include "sim/scenarios.h"
 
@@ -43,6 +45,24 @@ struct Arguments {
   bool log = false;
   bool list = false;
 };
+
+/// Simulated time in front of each line: the wall's says nothing here.
+class SimulatedTime final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg&, const std::tm&,
+              spdlog::memory_buf_t& line) override {
+    fmt::format_to(std::back_inserter(line), "{:.6f}", Cluster::seconds_of_this_thread());
+  }
+  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<SimulatedTime>();
+  }
+};
+
+void log_with_simulated_time() {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<SimulatedTime>('*').set_pattern("[%* s] [%l] %v");
+  spdlog::set_formatter(std::move(formatter));
+}
 
 bool to_number(const std::string& text, auto& number) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -133,6 +153,15 @@ int run_all(const Arguments& arguments) {
     print_row(row);
     good = good && (row.violations > 0) == (row.batch.fault != "none");
   }
+  std::uint64_t restarts = 0;
+  std::uint64_t aborts = 0;
+  std::uint64_t violations = 0;
+  for (const Row& row : rows) {
+    restarts += row.restarts;
+    aborts += row.aborts;
+    violations += row.violations;
+  }
+  fmt::print("{} restarts and {} aborts in all; {} violations\n", restarts, aborts, violations);
   if (rows.size() == 1)
     fmt::print("  trace {:016x}, {} events\n", rows[0].trace_hash, rows[0].steps);
   if (!arguments.json.empty()) std::ofstream(arguments.json) << to_json(rows);
@@ -151,6 +180,7 @@ int main(std::vector<std::string> words) {
     return 2;
   }
   spdlog::set_level(arguments->log ? spdlog::level::debug : spdlog::level::off);
+  log_with_simulated_time();
   print_replay_on_abort();
   if (arguments->list) {
     for (const Scenario& scenario : scenarios())

@@ -118,6 +118,7 @@ void RawLoad::act() {
     const std::shared_ptr<Job> job = dice_.pick(jobs_);
     Instance* from = life(job->from_node, job->from_life);
     if (from == nullptr || from->paused()) return;
+    cluster_.note_abort();
     return from->engine().cancel(job->transfer,
                                  {Code::kCancelled, Origin::kCaller, "cancelled by the script"});
   }

@@ -131,6 +131,8 @@ void Run::complete(Report& report) {
   report.trace_hash = cluster_->world().trace_hash();
   report.steps = cluster_->steps();
   report.virtual_seconds = to_seconds(cluster_->world().now().time_since_epoch());
+  report.restarts = cluster_->restarts();
+  report.aborts = cluster_->aborts();
   report.slowest_recovery_seconds = to_seconds(monitor_->slowest_recovery());
   if (cluster_->verdict().broken()) report.violation = cluster_->verdict().first();
 }

@@ -83,6 +83,17 @@ Report throttled_abort(std::uint64_t seed) {
   return report;
 }
 
+// As many deaths and aborts as possible while bytes are under way.
+Report churn(std::uint64_t seed) {
+  Run run("churn", seed, {.prefill = 2, .decode = 2, .pool = KvRooms::pool_bytes()});
+  KvRoomsOptions options;
+  options.abort_share = 0.7;
+  options.gap = 15ms;
+  KvRooms& rooms = run.add_kv(options);
+  run.add_chaos({kCrash, kCrash, kCrash, kSlow}, 60ms, 300ms);
+  return run.finish(rooms);
+}
+
 // No fault at all, but the smallest windows and buffers: everything must succeed (case R10).
 Report kv_tight(std::uint64_t seed) {
   Run run("kv_tight", seed,
@@ -129,6 +140,21 @@ Report corrupt(std::uint64_t seed) {
   options.corrupt_links = true;
   GrantRooms& load = run.add_grant_rooms(options);
   run.add_chaos({kCorrupt, kCorrupt, kReset, kDelay});
+  return run.finish(load);
+}
+
+// Both at once: a chunk that has landed comes again, and that copy is corrupt.
+Report corrupt_retries(std::uint64_t seed) {
+  Run run("corrupt_retries", seed, {.prefill = 2, .pool = GrantRooms::pool_bytes()});
+  GrantRoomOptions options;
+  options.gap = 20ms;
+  options.abort_share = 0.1;
+  options.thief_share = 0;
+  options.deadline_min = 5s;
+  options.checksum = true;
+  options.corrupt_links = true;
+  GrantRooms& load = run.add_grant_rooms(options);
+  run.add_chaos({kReset, kReset, kReset, kOneWay, kDelay, kCorrupt, kCorrupt}, 100ms);
   return run.finish(load);
 }
 
@@ -196,11 +222,13 @@ constexpr std::array kScenarios{
     Scenario{"kv_abort", "most rooms are aborted while bytes are under way", kv_abort},
     Scenario{"throttled_abort", "decode aborts every room in the middle of a throttled write",
              throttled_abort},
+    Scenario{"churn", "a death every 60 ms, and most rooms are aborted", churn},
     Scenario{"kv_tight", "no fault, smallest windows and buffers: all must succeed", kv_tight},
     Scenario{"rooms", "one grant per room, decided by landed bytes; silent peers", rooms},
     Scenario{"rooms_storm", "the same; every trouble", rooms_storm},
     Scenario{"lost_acks", "acknowledgements get lost: retries of what has landed", lost_acks},
     Scenario{"corrupt", "flipped bits under checksums", corrupt},
+    Scenario{"corrupt_retries", "flipped bits in what is sent again", corrupt_retries},
     Scenario{"raw", "the raw API; silent peers: old epochs must stay out", raw},
     Scenario{"raw_restart", "the raw API; restarts: old plans must stay out", raw_restart},
     Scenario{"raw_tight", "no fault, smallest windows and buffers: all must succeed", raw_tight},

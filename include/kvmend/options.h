@@ -67,6 +67,10 @@ struct EngineOptions {
   /// nowhere.
   std::string admin_listen;
   LocalMode local = LocalMode::kAuto;
+  /// From 64 MiB of registered memory on, a helper process shares this one's memory and nothing
+  /// else, so that peers learn of its death within milliseconds instead of after the kernel has
+  /// freed all of it (see docs/operations.md). Off: no such process.
+  bool memory_keeper = true;
   TcpOptions tcp;
   RecoveryOptions recovery;
 };

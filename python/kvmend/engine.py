@@ -39,6 +39,7 @@ class EngineOptions(TypedDict, total=False):
     window_chunks: int
     spin: float
     shutdown_grace: float
+    memory_keeper: bool
     admin_listen: str
     local: str
     data_lanes: int

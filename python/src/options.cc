@@ -91,6 +91,7 @@ void each_option(EngineOptions& o, See&& see) {
   see("window_chunks", o.window_chunks);
   see("spin", o.spin);
   see("shutdown_grace", o.shutdown_grace);
+  see("memory_keeper", o.memory_keeper);
   see("admin_listen", o.admin_listen);
   see("local", o.local);
   see("data_lanes", o.tcp.data_lanes);

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kvmend.mooncake import Read, TransferEngine, TransferNotify, TransferOpcode, Write
 from kvmend.mooncake import engine as module
+from kvmend.mooncake.environment import read_environment
 from kvmend.testing.peer import Peer, wait_until
 
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
@@ -52,7 +53,7 @@ def make_engine(host: str = "127.0.0.1", metadata: str = "P2PHANDSHAKE") -> Tran
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("MC_"):
+        if name.startswith(("MC_", "SGLANG_")):
             monkeypatch.delenv(name)
 
 
@@ -468,6 +469,32 @@ def test_environment_names_are_honoured_or_named(
     lines = [r.message for r in caplog.records if "no meaning" in r.message]
     assert len(lines) == 1 and "MC_GID_INDEX MC_NUM_QP_PER_EP" in lines[0]
     assert make_engine().send_probe(f"127.0.0.2:{engine.get_rpc_port()}") == 0
+
+
+def test_names_of_the_failed_session_probe_set_the_engines_probes() -> None:
+    prefix = "SGLANG_FAILED_SESSION_"
+
+    def recovery(environ: dict[str, str]) -> dict[str, object]:
+        return dict(read_environment(environ).recovery)
+
+    assert recovery({}) == {}  # the engine's own schedule
+    assert recovery({"SGLANG_ENABLE_FAILED_SESSION_PROBE": "false"}) == {"probe": False}
+    assert recovery({"SGLANG_ENABLE_FAILED_SESSION_PROBE": "1"}) == {"probe": True}
+    assert recovery({prefix + "PROBE_INTERVAL_S": "30.0"}) == {"probe_max": 30.0}
+    assert recovery(
+        {prefix + "PROBE_INTERVAL_S": "0.01", prefix + "PROBE_MAX_INTERVAL_S": "300"}
+    ) == {"probe_max": 0.1}
+    assert recovery({prefix + "PROBE_MAX_INTERVAL_S": "300"}) == {"probe_max": 300.0}
+    assert recovery({prefix + "IDLE_TIMEOUT_S": "60"}) == {"idle_timeout": 60.0}
+    for bad in ("", "nan", "-1", "soon", "1e9"):
+        assert recovery({prefix + "PROBE_INTERVAL_S": bad}) == {}, bad
+
+
+def test_an_engine_starts_with_every_name_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_ENABLE_FAILED_SESSION_PROBE", "0")
+    monkeypatch.setenv("SGLANG_FAILED_SESSION_PROBE_INTERVAL_S", "2")
+    monkeypatch.setenv("SGLANG_FAILED_SESSION_IDLE_TIMEOUT_S", "9")
+    assert make_engine().send_probe("127.0.0.1:1") < 0
 
 
 def test_the_port_range_is_kept_and_exhausted(

@@ -23,19 +23,21 @@ inline constexpr std::size_t kMaxInboundLanes = 8'192;
 inline constexpr std::size_t kMaxPendingHandshakes = 512;  // accepted, no hello yet: oldest is shed
 inline constexpr std::size_t kMaxInboundLanesPerPeer = 64;
 inline constexpr std::size_t kMaxInboundProbeLanes = 256;
-inline constexpr std::size_t kMaxInboundPeers = 65'536;  // remembered incarnations
+inline constexpr std::size_t kMaxInboundPeers = 65'536;  // remembered incarnations, ~0.3 KiB each
 inline constexpr std::size_t kMaxSessions = 65'536;
 inline constexpr auto kHandshakeDeadline = 5s;   // silent inbound connection
 inline constexpr auto kProbeLaneLifetime = 30s;  // an inbound probe
 inline constexpr auto kInboundIdle = 60s;        // inbound epoch without any byte
 inline constexpr auto kForgetPeerAfter = 3600s;  // remembered epoch of a gone initiator
+inline constexpr auto kForgetProvenAfter = 60s;  // the same, while new ones need the place
 
 // one lane
 inline constexpr std::size_t kStagingBytes = 32'768;  // header + slices of the largest frame
 inline constexpr std::size_t kReadAheadBytes = 4'096;
-inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;  // then the lane stops reading
-inline constexpr std::size_t kMaxQueuedReads = 64;            // read requests waiting, per lane
-inline constexpr std::size_t kMaxQueuedPulls = 256;           // chunks being copied, per lane
+inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane stops reading
+inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane
+inline constexpr std::size_t kMaxQueuedReadSlices = 1U << 20;  // and their slices, of all lanes
+inline constexpr std::size_t kMaxQueuedPulls = 256;            // chunks being copied, per lane
 inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
 inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;  // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
@@ -56,6 +58,11 @@ inline constexpr std::size_t kForeignCopyStepBytes = 256U << 10;
 inline constexpr auto kWithdrawLook = 1ms;    // waited for a peer's copy step: is the peer stopped?
 inline constexpr auto kWithdrawWait = 250ms;  // and then it is left alone, stopped or not
 
+// transfers: beyond these a new one fails at once, which says nothing about its peer
+inline constexpr std::size_t kMaxTransfersPerSession = 65'536;  // queued or in flight
+inline constexpr std::size_t kMaxTransfers = 524'288;           // of all sessions
+inline constexpr std::size_t kMaxPieces = 64U << 20;            // of all transfers, 40 bytes each
+
 // transfers, per session
 inline constexpr std::size_t kMaxSlicesPerTransfer = 16U << 20;
 inline constexpr std::uint32_t kMaxChecksumRetries = 8;  // of one chunk
@@ -64,6 +71,9 @@ inline constexpr auto kReconnectMax = 1000ms;
 
 // probes
 inline constexpr std::uint32_t kScratchBytes = 16'384;
+
+// death
+inline constexpr std::uint64_t kMemoryKeeperFrom = 64U << 20;  // registered bytes
 
 // shutdown
 inline constexpr auto kDrainPoll = 5ms;

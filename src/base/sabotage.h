@@ -18,6 +18,8 @@
   X(grant_checked_once_per_frame) \
   X(late_retry_after_success)     \
   X(retry_counted_twice)          \
+  X(landed_chunk_written_again)   \
+  X(checksum_ignored)             \
   X(ack_before_landing)           \
   X(source_read_after_cancel)     \
   X(success_before_landing)       \

@@ -61,6 +61,17 @@ class Bounds : public testing::Test {
     const FlightPtr sent = a_->submit_to(b_->core().address(), Opcode::kWrite, {}, std::move(plan));
     ASSERT_TRUE(engines_.finish({sent}));
   }
+  /// Queues transfers for an unreachable peer until the session takes no more.
+  std::vector<FlightPtr> fill_queue() {
+    engines_.world().network().set_fault(SimEngines::ip(0), SimEngines::ip(1),
+                                         {.drop_probability = 1});
+    std::vector<FlightPtr> flights;
+    while (flights.size() < config::kMaxTransfersPerSession) {
+      flights.push_back(write(8));
+      if (flights.back()->done()) break;
+    }
+    return flights;
+  }
   void expect_initial_counts() {
     ASSERT_TRUE(engines_.run_until(
         [&] { return a_->core().sessions().size() == 0 && b_->core().acceptor().lanes() == 0; },
@@ -274,6 +285,41 @@ TEST_F(Bounds, NotificationsThatNobodyFetchesAreDroppedBeyondSomeBytes) {
   EXPECT_EQ(b_->core().take_notifications().size(), 63U);
   notify(1);
   EXPECT_EQ(b_->core().take_notifications().size(), 1U);
+}
+
+// Rule 5: what waits for an unreachable peer is bounded, and reaching the bound is no fault of the
+// peer's.
+TEST_F(Bounds, AFullQueueRefusesAtOnceWithoutAStrike) {
+  const std::vector<FlightPtr> flights = fill_queue();
+  ASSERT_EQ(flights.size(), config::kMaxTransfersPerSession);
+  ASSERT_FALSE(flights.back()->done()) << flights.back()->text();
+  for (int i = 0; i < 10; ++i) {
+    const FlightPtr refused = write(8);
+    ASSERT_TRUE(refused->done());
+    EXPECT_EQ(refused->code(), Code::kResourceExhausted);
+    EXPECT_EQ(refused->result->origin(), Origin::kLocal);
+  }
+  EXPECT_EQ(a_->session(*b_)->health().counters().strikes, 0U);
+  EXPECT_EQ(a_->state(*b_), "connecting");
+  // One that ends makes room for one.
+  a_->cancel(flights[5]);
+  EXPECT_FALSE(write(8)->done());
+  EXPECT_TRUE(write(8)->done());
+  // The peer comes back: everything that waited goes.
+  engines_.world().network().clear_all_faults();
+  ASSERT_TRUE(engines_.finish({flights.back()}, 25s)) << a_->state(*b_);
+  EXPECT_TRUE(flights.back()->ok()) << flights.back()->text();
+  EXPECT_TRUE(flights.front()->ok());
+}
+
+// Ending a full queue must not block the loop: no step may walk the whole queue.
+TEST_F(Bounds, AFullQueueEndsInOneGoWhenItsDeadlineComes) {
+  const std::vector<FlightPtr> flights = fill_queue();
+  ASSERT_TRUE(engines_.finish({flights.front(), flights.back()}, 60s));
+  for (const FlightPtr& flight : flights) ASSERT_EQ(flight->code(), Code::kSessionFailed);
+  EXPECT_EQ(a_->session(*b_)->transfers(), 0U);
+  const FlightPtr next = write(8);
+  EXPECT_FALSE(next->done());
 }
 
 }  // namespace

@@ -162,6 +162,7 @@ Status EngineFacade::register_batch(std::span<const MemoryRange> ranges, MemoryK
       while (i-- > 0) static_cast<void>(core_->unregister_memory(ranges[i].base));
       break;
     }
+    if (on_registered_) on_registered_(core_->regions().total_bytes());
   });
   forget_local_regions();
   return status;

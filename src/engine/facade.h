@@ -59,6 +59,11 @@ class EngineFacade final : public Engine {
     admin_url_ = std::move(url);
     stop_watcher_ = std::move(stop);
   }
+  /// Told how many bytes are registered after each registration, on the loop thread. Set it
+  /// before anybody else has the engine.
+  void set_registration_watcher(std::move_only_function<void(std::uint64_t)> told) {
+    on_registered_ = std::move(told);
+  }
   /// For the layers above, which live on the loop thread too.
   EngineCore& core() { return *core_; }
   /// Runs `work` on the loop thread and waits. Must not be called on it from inside a callback that
@@ -78,6 +83,7 @@ class EngineFacade final : public Engine {
   std::shared_ptr<EngineCore*> core_ref_;  // handles hold it weakly
   std::move_only_function<void()> stop_;
   std::move_only_function<void()> stop_watcher_;
+  std::move_only_function<void(std::uint64_t)> on_registered_;
   std::string admin_url_;
   std::string session_id_;
   std::chrono::nanoseconds default_deadline_;

@@ -1,8 +1,12 @@
 // The engine as its users see it: real sockets, real threads.
 #include "engine/facade.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -327,6 +331,42 @@ TEST_F(Facade, PeerRegionsAreThereWhenTheCallReturns) {
   EXPECT_EQ((*regions)[0].first, to_.address(0));
   const auto empty = make_engine();
   EXPECT_EQ(a_->peer_regions(empty->session_id(), 5s)->size(), 0U);
+}
+
+// L4: one of four transfers hangs (its peer's host takes the connection, nobody answers).
+TEST_F(Facade, AHangingPeerHoldsUpNobodyElseAndCostsNoThread) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(at);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  ASSERT_EQ(::listen(listener, 16), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length), 0);
+  const std::string hanging = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+
+  const auto second = make_engine();
+  const auto third = make_engine();
+  for (EngineFacade* engine : {second.get(), third.get()})
+    ASSERT_TRUE(
+        engine->register_memory(to_.at(0), kPool, MemoryKind::kHost, Access::kReadWrite).is_ok());
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                         std::filesystem::directory_iterator{});
+  };
+  const auto before = threads();
+  const Slice one = slice(0, 4096);
+  TransferOptions options;
+  options.deadline = 20s;
+  auto stuck = a_->submit(hanging, Opcode::kWrite, std::span(&one, 1), std::move(options));
+  ASSERT_TRUE(stuck.has_value());
+  for (int round = 0; round < 200; ++round)
+    for (const std::string& peer : {id_, second->session_id(), third->session_id()})
+      ASSERT_TRUE(a_->transfer(peer, Opcode::kWrite, std::span(&one, 1), {}).is_ok());
+  EXPECT_EQ(threads(), before);
+  EXPECT_FALSE((*stuck)->poll().has_value());
+  (*stuck)->cancel();
+  ::close(listener);
 }
 
 // R7

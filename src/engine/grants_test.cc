@@ -253,6 +253,44 @@ TEST_F(Grants, AChunkThatIsSentAgainCountsOnce) {
   }
 }
 
+// A copy that was corrupted on the way, or cut short, must not spoil what is counted already.
+// (kvmend-sim --scenario corrupt --seed 1058)
+TEST_F(Grants, ACopyOfALandedChunkIsReadPast) {
+  const GrantId id = grant(16);
+  for (const bool checksum : {false, true}) {
+    drop_answers();
+    const FlightPtr flight = move(id, 4 * kPage, Opcode::kWrite, {.checksum = checksum});
+    const std::uint64_t want = (checksum ? 2U : 1U) * 4 * kPage;
+    ASSERT_TRUE(engines_.run_until([&] { return landed(id) == want; }, 5s));
+    const std::vector<std::byte> then = b_->pool();
+    std::ranges::fill(std::span(a_->at(0), 4 * kPage), std::byte{0xEE});  // what the copy carries
+    reset_and_heal();
+    ASSERT_TRUE(engines_.finish({flight}));
+    EXPECT_TRUE(flight->ok()) << flight->text();
+    EXPECT_GE(flight->state->retries, 1U);
+    EXPECT_TRUE(b_->pool() == then);
+    EXPECT_EQ(landed(id), want);
+    a_->fill(3);
+  }
+}
+
+// The same, and the grant ends while the copy is read past: nothing of it may be confirmed.
+TEST_F(Grants, ACopyOfALandedChunkIsRefusedWhenItsGrantEnds) {
+  const GrantId id = grant(16);
+  drop_answers();
+  const FlightPtr flight = move(id, 16 * kPage);
+  ASSERT_TRUE(engines_.run_until([&] { return landed(id) == 16 * kPage; }, 5s));
+  const std::vector<std::byte> then = b_->pool();
+  const std::uint64_t discarded = b_->core().stats().bytes_discarded;
+  reset_and_heal();
+  ASSERT_TRUE(engines_.run_until(
+      [&] { return b_->core().stats().bytes_discarded > discarded + 4 * kPage; }, 5s));
+  ASSERT_TRUE(b_->core().end_grant(id, memory::GrantEnd::kRevoked));
+  ASSERT_TRUE(engines_.finish({flight}));
+  EXPECT_EQ(flight->code(), Code::kPermissionDenied) << flight->text();
+  EXPECT_TRUE(b_->pool() == then);
+}
+
 // I3: in every way in which a transfer may end, at many moments.
 class AfterTheEnd : public Grants, public testing::WithParamInterface<int> {};
 

@@ -473,11 +473,21 @@ Time SessionHealth::next_timer() const {
   const bool beats = state_ == State::kHealthy || state_ == State::kSuspect ||
                      (state_ == State::kProbing && trial_out_ == 0 && probes_out_ == 0);
   if (beats) {
-    const Time quiet_since = state_ == State::kProbing ? std::max(last_heartbeat_, last_probe_)
-                                                       : std::max(last_heartbeat_, last_life_);
-    at = std::min(at, saturating_add(quiet_since, options_->heartbeat_interval));
+    const bool trial = state_ == State::kProbing;
+    const Time quiet_since = std::max(last_heartbeat_, trial ? last_probe_ : last_life_);
+    at = std::min(
+        at, saturating_add(quiet_since, trial ? trial_interval() : options_->heartbeat_interval));
   }
   return at;
+}
+
+// A trial that nobody's requests serve: its data probes are spread over its least length, so that
+// it ends about then. Spaced like heartbeats they would keep a session that needs 24 successes
+// blacklisted for 24 s, whatever its probation.
+Duration SessionHealth::trial_interval() const {
+  return std::clamp<Duration>(
+      probation_ / std::max(trial_needed_, 1U), options_->probe_demand_interval,
+      std::max(options_->probe_demand_interval, options_->heartbeat_interval));
 }
 
 Outcome SessionHealth::on_timer(Time now) {

@@ -166,6 +166,7 @@ class SessionHealth {
   void note_cause(const Status& status, Time now);
   Outcome trial_success(Time now, Event otherwise);
   void probe_ended(Time started_at);
+  [[nodiscard]] Duration trial_interval() const;
   void serve_healthy_time(Time now);
 
   const HealthOptions* options_;

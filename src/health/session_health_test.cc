@@ -187,6 +187,35 @@ TEST_F(SessionHealthTest, AnIdleTrialIsServedByDataProbes) {
   EXPECT_EQ(session.counters().recoveries, 1U);
 }
 
+// Six resets once kept a session that nobody used in probation for 18 s: a heartbeat per success.
+TEST_F(SessionHealthTest, AnIdleTrialEndsAboutWhenItsProbationDoes) {
+  open_trial();
+  for (int relapse = 0; relapse < 6; ++relapse) {
+    fail(Code::kConnectionReset);
+    now += 200ms;
+    probe_passes();
+    ASSERT_EQ(session.state(), State::kProbing);
+    const std::uint32_t needed = session.trial_needed();
+    const Duration probation = session.probation();
+    SessionHealth idle = session;
+    Time at = now;
+    while (idle.state() == State::kProbing) {
+      at = idle.next_timer();
+      const Outcome out = idle.on_timer(at);
+      if (!out.has(Action::kScheduleProbe)) continue;
+      const Time started = std::max(at, out.probe_at);
+      idle.on_probe_started(started);
+      at = started + 1ms;
+      idle.on_probe_passed(started, kPeer, at);
+    }
+    EXPECT_EQ(idle.state(), State::kHealthy);
+    EXPECT_GE(at - now, probation);
+    const Duration least = needed * (options.probe_demand_interval + 1ms);
+    EXPECT_LE(at - now, std::max(probation * 11 / 10, least) + options.heartbeat_interval)
+        << needed;
+  }
+}
+
 TEST_F(SessionHealthTest, HelloAndDemandBringTheProbeForward) {
   blacklist();
   for (int i = 0; i < 5; ++i) {

@@ -112,7 +112,10 @@ void GrantTable::remember(GrantId id, GrantEnd how) {
 bool GrantTable::end(GrantId id, GrantEnd how) {
   const auto at = live_.find(id);
   if (at == live_.end()) return false;
-  if (KVM_SABOTAGE(late_retry_after_success) && how == GrantEnd::kCompleted) return true;
+  if (KVM_SABOTAGE(late_retry_after_success) && how == GrantEnd::kCompleted) {
+    at->second.landed_chunks.clear();  // else its copies would be read past all the same
+    return true;
+  }
   if (observer_ != nullptr) observer_->on_grant_ending(id);
   by_expiry_.erase({at->second.grant.expires, id});
   live_.erase(at);
@@ -233,13 +236,14 @@ bool GrantTable::still_allowed(GrantId id, Time now, std::uint64_t removals) con
          (at->second.grant.expires > now || KVM_SABOTAGE(expired_grant_honoured));
 }
 
-bool GrantTable::note_landed(GrantId id, std::span<const wire::WireSlice> slices, ChunkId chunk) {
+bool GrantTable::note_landed(GrantId id, std::span<const wire::WireSlice> slices,
+                             Incarnation writer, ChunkId chunk) {
   const auto at = live_.find(id);
   if (at == live_.end()) return false;
   Entry& entry = at->second;
   if (chunk.is_set()) {
     if (entry.landed_chunks.size() >= config::kMaxLandedChunksPerGrant) return false;
-    if (!entry.landed_chunks.insert(chunk).second && !KVM_SABOTAGE(retry_counted_twice))
+    if (!entry.landed_chunks.insert({writer, chunk}).second && !KVM_SABOTAGE(retry_counted_twice))
       return false;
   }
   GrantCover::Hint hint;
@@ -249,6 +253,12 @@ bool GrantTable::note_landed(GrantId id, std::span<const wire::WireSlice> slices
     if (component != GrantCover::kNone) entry.grant.landed_bytes[component] += slice.length;
   }
   return true;
+}
+
+bool GrantTable::has_landed(GrantId id, Incarnation writer, ChunkId chunk) const {
+  const auto at = live_.find(id);
+  return at != live_.end() && at->second.landed_chunks.contains({writer, chunk}) &&
+         !KVM_SABOTAGE(landed_chunk_written_again);
 }
 
 }  // namespace kvmend::memory

@@ -89,7 +89,12 @@ class GrantTable {
   /// acknowledgement was lost must not count twice, or a room could look complete with another
   /// chunk missing: give `chunk`, and a repeated one is ignored. Returns whether it counted; beyond
   /// config::kMaxLandedChunksPerGrant nothing does (the room then ends at its deadline).
-  bool note_landed(GrantId id, std::span<const wire::WireSlice> slices, ChunkId chunk = {});
+  bool note_landed(GrantId id, std::span<const wire::WireSlice> slices, Incarnation writer = {},
+                   ChunkId chunk = {});
+  /// Whether that writer's chunk has landed under a live grant. Sent again, it must not be put into
+  /// the pages once more: a copy that was corrupted on the way, or is cut short, would spoil bytes
+  /// that are counted already. Never true for the standing grant. O(1).
+  [[nodiscard]] bool has_landed(GrantId id, Incarnation writer, ChunkId chunk) const;
 
   /// A live grant, expired or not, or nullptr. Good until the grant ends.
   [[nodiscard]] const Grant* find(GrantId id) const;
@@ -102,10 +107,17 @@ class GrantTable {
   [[nodiscard]] std::size_t size() const { return live_.size(); }
 
  private:
+  // Numbers of chunks are unique per writer only.
+  using LandedChunk = std::pair<Incarnation, ChunkId>;
+  struct HashLanded {
+    std::size_t operator()(const LandedChunk& chunk) const {
+      return chunk.first.value ^ chunk.second.value;  // the first is random
+    }
+  };
   struct Entry {
     Grant grant;
     GrantCover cover;
-    std::unordered_set<ChunkId> landed_chunks;
+    std::unordered_set<LandedChunk, HashLanded> landed_chunks;
   };
 
   [[nodiscard]] Status check_new(const Grant& grant) const;

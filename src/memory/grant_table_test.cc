@@ -150,12 +150,32 @@ TEST_F(GrantTableTest, CountsLandedBytesOncePerChunk) {
       {.buffers = {{.region = ref_, .base_offset = 500, .item_bytes = 8}}, .pages = {0}});
   const GrantId id = *grants_.issue(grant);
   const std::array slices = {slice(110, 20), slice(500, 8)};
-  EXPECT_TRUE(grants_.note_landed(id, slices, ChunkId{1}));
-  EXPECT_FALSE(grants_.note_landed(id, slices, ChunkId{1}));
+  EXPECT_TRUE(grants_.note_landed(id, slices, kWriter, ChunkId{1}));
+  EXPECT_FALSE(grants_.note_landed(id, slices, kWriter, ChunkId{1}));
   EXPECT_EQ(grants_.find(id)->landed_bytes, (std::vector<std::uint64_t>{20, 8}));
-  EXPECT_TRUE(grants_.note_landed(id, slices, ChunkId{2}));
+  EXPECT_TRUE(grants_.note_landed(id, slices, kWriter, ChunkId{2}));
   EXPECT_EQ(grants_.find(id)->landed_bytes, (std::vector<std::uint64_t>{40, 16}));
   EXPECT_FALSE(grants_.note_landed(GrantId{3}, slices));
+}
+
+// Every engine numbers its chunks from 1: under a grant that anybody may use, one writer's chunk
+// must not pass for another's.
+TEST_F(GrantTableTest, KnowsLandedChunksByTheirWriter) {
+  Grant open_to_all = grant_of({1, 2});
+  open_to_all.writer = {};
+  const GrantId id = *grants_.issue(open_to_all);
+  const std::array slices = {slice(110, 20)};
+  const Incarnation other{kWriter.value + 1};
+  EXPECT_FALSE(grants_.has_landed(id, kWriter, ChunkId{1}));
+  EXPECT_TRUE(grants_.note_landed(id, slices, kWriter, ChunkId{1}));
+  EXPECT_TRUE(grants_.has_landed(id, kWriter, ChunkId{1}));
+  EXPECT_FALSE(grants_.has_landed(id, kWriter, ChunkId{2}));
+  EXPECT_FALSE(grants_.has_landed(id, other, ChunkId{1}));
+  EXPECT_TRUE(grants_.note_landed(id, slices, other, ChunkId{1}));
+  EXPECT_EQ(grants_.find(id)->landed_bytes, (std::vector<std::uint64_t>{40}));
+  EXPECT_FALSE(grants_.has_landed(kStandingGrant, kWriter, ChunkId{1}));
+  grants_.end(id, GrantEnd::kRevoked);
+  EXPECT_FALSE(grants_.has_landed(id, kWriter, ChunkId{1}));
 }
 
 TEST_F(GrantTableTest, IdsAreNeverTheStandingGrantNorZero) {

@@ -8,8 +8,10 @@
 #include <thread>
 
 #include "admin/admin_server.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/try.h"
+#include "env/posix/memory_keeper.h"
 #include "env/posix/network.h"
 #include "metrics/metrics.h"
 #include "runtime/posix_fds.h"
@@ -72,6 +74,7 @@ struct World {
   std::unique_ptr<metrics::Metrics> metrics;
   std::unique_ptr<EngineThread> thread;
   std::unique_ptr<http::Server> admin;
+  std::shared_ptr<env::posix::MemoryKeeper> keeper;
 };
 
 Status start_admin(const EngineOptions& options, World& world, engine::EngineFacade& engine) {
@@ -113,6 +116,11 @@ Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& o
   world->thread->start();
   auto engine = std::make_unique<engine::EngineFacade>(std::move(core), world,
                                                        [t = world->thread.get()] { t->stop(); });
+  if (options.memory_keeper)
+    engine->set_registration_watcher([w = world.get()](std::uint64_t registered) {
+      if (registered >= config::kMemoryKeeperFrom && w->keeper == nullptr)
+        w->keeper = env::posix::MemoryKeeper::of_this_process();
+    });
   if (!options.admin_listen.empty()) KVM_RETURN_IF_ERROR(start_admin(options, *world, *engine));
   return engine;
 }

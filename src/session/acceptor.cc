@@ -36,23 +36,24 @@ void Acceptor::close_all() {
   // By address of the peer, never by address of the object: runs must be repeatable.
   std::ranges::sort(all, {}, [](const auto& lane) { return lane->peer(); });
   for (auto& lane : all) bury(loop_, std::move(lane));
-  for (auto& [key, peer] : peers_) {
+  peers_.for_each([&](Peer& peer) {
     peer.control = nullptr;
     peer.data.clear();
-  }
+    peers_.lanes_changed(peer, loop_.now());
+  });
 }
 
 void Acceptor::say_goodbye(const std::string& reason) {
-  for (auto& [key, peer] : peers_) {
-    if (peer.control == nullptr) continue;
+  peers_.for_each([&](Peer& peer) {
+    if (peer.control == nullptr) return;
     peer.control->send_control(0, wire::encode_control(wire::Goodbye{reason}));
     peer.control->flush();
-  }
+  });
 }
 
 void Acceptor::on_inbound_lane(std::unique_ptr<Lane> lane) {
   const Lane* key = lane.get();
-  if (lanes_.size() >= config::kMaxInboundLanes) {
+  if (lanes_.size() >= config::kMaxInboundLanes && !shed_oldest_pending()) {
     bury(loop_, std::move(lane));
     return;
   }
@@ -65,13 +66,19 @@ void Acceptor::on_inbound_lane(std::unique_ptr<Lane> lane) {
 
 void Acceptor::shed_pending() {
   // Whoever connects and says nothing must not keep real peers out: the oldest go first.
-  while (pending_.size() > config::kMaxPendingHandshakes) {
+  while (pending_.size() > config::kMaxPendingHandshakes) shed_oldest_pending();
+}
+
+bool Acceptor::shed_oldest_pending() {
+  while (!pending_.empty()) {
     const auto at = lanes_.find(pending_.front());
     pending_.pop_front();
     if (at == lanes_.end()) continue;
     bury(loop_, std::move(at->second.lane));
     lanes_.erase(at);
+    return true;
   }
+  return false;
 }
 
 // ----------------------------------------------------------------------------------- handshake
@@ -109,16 +116,8 @@ void Acceptor::on_hello(Lane& lane, const wire::Hello& hello) {
   }
 }
 
-Acceptor::Peer* Acceptor::find_or_add(const wire::Hello& hello) {
-  if (const auto at = peers_.find(hello.incarnation); at != peers_.end()) return &at->second;
-  if (peers_.size() >= config::kMaxInboundPeers) return nullptr;
-  Peer peer;
-  peer.incarnation = hello.incarnation;
-  return &peers_.emplace(hello.incarnation, std::move(peer)).first->second;
-}
-
 void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck ack) {
-  Peer* peer = find_or_add(hello);
+  Peer* peer = peers_.find_or_add(hello.incarnation, loop_.now());
   if (peer == nullptr)
     return reject(lane, Code::kResourceExhausted,
                   fmt::format("{} peers are known already", peers_.size()));
@@ -137,6 +136,7 @@ void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck a
     store_le(peer->token.data() + i, random_.next());
   peer->control = &lane;
   peer->last_seen = loop_.now();
+  peers_.lanes_changed(*peer, peer->last_seen);
   ack.token = peer->token;
   ack.control_seq = peer->last_seq;
   Serving serving;
@@ -149,16 +149,17 @@ void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck a
 }
 
 void Acceptor::join_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck ack) {
-  const auto at = peers_.find(hello.incarnation);
-  if (at == peers_.end() || at->second.control == nullptr ||
-      at->second.max_epoch != hello.epoch.value || hello.token != at->second.token)
+  Peer* known = peers_.find(hello.incarnation);
+  if (known == nullptr || known->control == nullptr || known->max_epoch != hello.epoch.value ||
+      hello.token != known->token)
     return reject(lane, Code::kStaleEpoch, fmt::format("epoch {} is not open", hello.epoch.value),
-                  at == peers_.end() ? 0 : at->second.max_epoch);
-  Peer& peer = at->second;
+                  known == nullptr ? 0 : known->max_epoch);
+  Peer& peer = *known;
   if (peer.data.size() >= config::kMaxInboundLanesPerPeer)
     return reject(lane, Code::kResourceExhausted,
                   fmt::format("{} lanes are open already", peer.data.size()));
   peer.data.push_back(&lane);
+  peer.proven = true;
   Serving serving;
   serving.initiator = hello.incarnation;
   serving.data = true;
@@ -198,9 +199,10 @@ void Acceptor::drop(Lane& lane) {
   if (at == lanes_.end()) return;
   if (at->second.peer.is_set()) {
     if (at->second.kind == wire::LaneKind::kProbe) --probe_lanes_;
-    if (const auto peer = peers_.find(at->second.peer); peer != peers_.end()) {
-      if (peer->second.control == &lane) peer->second.control = nullptr;
-      std::erase(peer->second.data, &lane);
+    if (Peer* peer = peers_.find(at->second.peer)) {
+      if (peer->control == &lane) peer->control = nullptr;
+      std::erase(peer->data, &lane);
+      peers_.lanes_changed(*peer, loop_.now());
     }
   }
   std::erase(pending_, &lane);
@@ -224,7 +226,7 @@ void Acceptor::on_lane_down(Lane& lane, const Status& why) {
   drop(lane);
   // An epoch lives and dies as a whole.
   if (!owner.is_set() || !of_epoch) return;
-  if (const auto peer = peers_.find(owner); peer != peers_.end()) drop_epoch(peer->second);
+  if (Peer* peer = peers_.find(owner)) drop_epoch(*peer);
 }
 
 void Acceptor::arm_sweep() {
@@ -244,24 +246,19 @@ void Acceptor::sweep() {
   }
   std::ranges::sort(old, {}, [](const Lane* lane) { return lane->peer(); });
   for (Lane* lane : old) drop(*lane);
-  for (auto at = peers_.begin(); at != peers_.end();) {
-    Peer& peer = at->second;
+  peers_.for_each([&](Peer& peer) {
+    if (!peer.open()) return;
     std::uint64_t progress = peer.control == nullptr ? 0 : peer.control->progress();
     for (const Lane* lane : peer.data) progress += lane->progress();
     if (progress != peer.progress) {
       peer.progress = progress;
       peer.last_seen = now;
     }
-    const bool open = peer.control != nullptr || !peer.data.empty();
-    if (open && now - peer.last_seen > config::kInboundIdle && !KVM_SABOTAGE(inbound_lanes_kept))
+    if (now - peer.last_seen > config::kInboundIdle && !KVM_SABOTAGE(inbound_lanes_kept))
       drop_epoch(peer);
-    if (!open && now - peer.last_seen > config::kForgetPeerAfter) {
-      at = peers_.erase(at);
-    } else {
-      ++at;
-    }
-  }
-  if (!lanes_.empty() || !peers_.empty()) arm_sweep();
+  });
+  peers_.forget_older(now - config::kForgetPeerAfter);
+  if (!lanes_.empty() || peers_.size() > 0) arm_sweep();
 }
 
 // -------------------------------------------------------------------------------------- control
@@ -269,9 +266,9 @@ void Acceptor::sweep() {
 void Acceptor::on_control(Lane& lane, std::uint64_t seq, Bytes body) {
   const auto entry = lanes_.find(&lane);
   if (entry == lanes_.end()) return;
-  const auto at = peers_.find(entry->second.peer);
-  if (at == peers_.end()) return;
-  Peer& peer = at->second;
+  Peer* known = peers_.find(entry->second.peer);
+  if (known == nullptr) return;
+  Peer& peer = *known;
   if (seq != 0 && seq <= peer.last_seq) {
     lane.send_control_ack(peer.last_seq);  // sent again because our word was lost
     return;
@@ -286,6 +283,7 @@ void Acceptor::on_control(Lane& lane, std::uint64_t seq, Bytes body) {
   }
   if (seq != 0) {
     peer.last_seq = seq;
+    peer.proven = true;
     lane.send_control_ack(seq);
   }
   handle(lane, peer, *control);
@@ -332,11 +330,11 @@ void Acceptor::announce_regions() {
   loop_.post([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     announcing_ = false;
-    for (auto& [key, peer] : peers_) {
-      if (peer.control == nullptr) continue;
+    peers_.for_each([&](Peer& peer) {
+      if (peer.control == nullptr) return;
       send_regions(*peer.control);
       peer.control->flush();
-    }
+    });
   });
 }
 

@@ -1,7 +1,6 @@
 // The receiving side of other engines' sessions: handshakes, epochs, fencing, control messages.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -9,9 +8,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/config.h"
 #include "env/event_loop.h"
 #include "env/network.h"
 #include "memory/region_table.h"
+#include "session/inbound_peers.h"
 #include "session/self.h"
 #include "transport/lane.h"
 
@@ -53,17 +54,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   [[nodiscard]] std::size_t peers() const { return peers_.size(); }
 
  private:
-  struct Peer {
-    Incarnation incarnation;
-    std::string session_id;
-    std::uint64_t max_epoch = 0;
-    wire::Token token{};
-    transport::Lane* control = nullptr;
-    std::vector<transport::Lane*> data;
-    std::uint64_t last_seq = 0;  // reliable control messages handed on
-    Time last_seen{};
-    std::uint64_t progress = 0;  // sum over the lanes at the last sweep
-  };
+  using Peer = InboundPeer;
   struct LaneEntry {
     std::unique_ptr<transport::Lane> lane;
     Incarnation peer;  // unset before the hello
@@ -84,8 +75,8 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   void drop_epoch(Peer& peer);
   void drop(transport::Lane& lane);
   void send_regions(transport::Lane& lane);
-  Peer* find_or_add(const wire::Hello& hello);
   void shed_pending();
+  bool shed_oldest_pending();
   void sweep();
   void arm_sweep();
 
@@ -95,7 +86,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   const memory::RegionTable& regions_;
   AcceptorEvents& events_;
   std::unordered_map<const transport::Lane*, LaneEntry> lanes_;
-  std::unordered_map<Incarnation, Peer> peers_;
+  InboundPeers peers_{config::kMaxInboundPeers};
   std::deque<const transport::Lane*> pending_;  // no hello yet, oldest first
   std::size_t probe_lanes_ = 0;
   env::ScopedTimer sweep_timer_;

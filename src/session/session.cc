@@ -279,6 +279,7 @@ bool Session::puts_probe_off(Time now) const {
 void Session::start_probe() {
   const Time now = host_.loop.now();
   if (puts_probe_off(now)) {
+    spdlog::debug("probe of {} put off: one waits there", id_);
     host_.probe_finished();
     host_.schedule_probe(*this, now + host_.health_options.probe_demand_interval, true);
     return;
@@ -303,6 +304,8 @@ void Session::probe_done(Probe* probe, const ProbeResult& result) {
   probes_.erase(at);
   host_.probe_finished();
   host_.events.on_probe_done(id_, result.status);
+  spdlog::debug("probe of {} begun {:.3f} s ago: {}", id_, to_seconds(host_.loop.now() - started),
+                result.status.to_string());
   const Time now = host_.loop.now();
   apply(result.status.is_ok() ? health_.on_probe_passed(started, result.incarnation, now)
                               : health_.on_probe_failed(started, result.status, now),

@@ -62,6 +62,13 @@ class SessionHost {
   virtual void blacklisted(Session& session) = 0;
   virtual void lifted(Session& session) = 0;
   virtual void retired(Session& session) = 0;
+  /// What all sessions hold of transfers that aren't over.
+  struct Load {
+    std::size_t transfers = 0;
+    std::size_t pieces = 0;
+  };
+  Load load;
+
   /// Numbers of chunks are unique per engine.
   virtual ChunkId next_chunk_id() = 0;
 };
@@ -88,7 +95,8 @@ class Session final : private EpochEvents {
     return regions_;
   }
 
-  /// Queues a transfer; its end comes through `on_done`.
+  /// Queues a transfer; its end comes through `on_done`. Beyond config::kMaxTransfersPerSession,
+  /// kMaxTransfers or kMaxPieces that is kResourceExhausted (local) at once.
   void submit(TransferPtr transfer);
   /// Ends a transfer; its memory isn't touched after this returns.
   void finish(const TransferPtr& transfer, const Status& status);
@@ -174,6 +182,8 @@ class Session final : private EpochEvents {
   void on_tick();
   void settle_if_usable();
   void settle_openings(const Status& status);
+  [[nodiscard]] Status room_for(const TransferState& transfer) const;
+  void hold(TransferState& transfer);
   [[nodiscard]] Status not_the_one_meant() const;
   [[nodiscard]] Status expired(const TransferState& transfer) const;
   [[nodiscard]] Status chunk_error(const InFlight& chunk, const wire::AckEntry& result) const;

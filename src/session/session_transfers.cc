@@ -15,6 +15,8 @@ using health::State;
 
 void Session::submit(TransferPtr transfer) {
   const Time now = host_.loop.now();
+  if (const Status room = room_for(*transfer); !room.is_ok()) return finish(transfer, room);
+  hold(*transfer);
   for (const transport::Piece& piece : transfer->pieces) transfer->total_bytes += piece.length;
   transfers_.emplace(transfer->id, transfer);
   apply(health_.on_demand(now));
@@ -41,6 +43,29 @@ bool Session::refuses() {
          health_.admit().verdict == health::Admission::Verdict::kRefuse;
 }
 
+// Transfers that wait are memory of ours: a caller who outruns a slow or parked peer learns it at
+// once instead of growing the process.
+Status Session::room_for(const TransferState& transfer) const {
+  const auto full = [&](std::size_t count, std::string_view what) {
+    return Status(Code::kResourceExhausted, Origin::kLocal,
+                  fmt::format("{} {} wait already (session {} is {})", count, what, id_,
+                              health::state_name(health_.state())));
+  };
+  if (transfers_.size() >= config::kMaxTransfersPerSession)
+    return full(transfers_.size(), "transfers of this session");
+  if (host_.load.transfers >= config::kMaxTransfers)
+    return full(host_.load.transfers, "transfers of this engine");
+  if (host_.load.pieces > 0 && host_.load.pieces + transfer.pieces.size() > config::kMaxPieces)
+    return full(host_.load.pieces, "slices of this engine");
+  return Status::ok();
+}
+
+void Session::hold(TransferState& transfer) {
+  transfer.held = true;
+  ++host_.load.transfers;
+  host_.load.pieces += transfer.pieces.size();
+}
+
 void Session::index_deadline(const TransferPtr& transfer, Time when) {
   deadlines_.erase({transfer->expires, transfer->id});
   transfer->expires = when;
@@ -53,11 +78,7 @@ void Session::enqueue(const TransferPtr& transfer, bool front) {
   if (transfer->queued || transfer->done) return;
   transfer->queued = true;
   std::list<TransferPtr>& queue = transfer->urgent ? urgent_ : queue_;
-  if (front) {
-    queue.push_front(transfer);
-  } else {
-    queue.push_back(transfer);
-  }
+  transfer->place = queue.insert(front ? queue.begin() : queue.end(), transfer);
 }
 
 void Session::unadmit_all() {
@@ -179,6 +200,7 @@ bool Session::translate(const TransferPtr& transfer) {
       done += head->length;
     }
   }
+  host_.load.pieces += placed.size() - transfer->pieces.size();
   transfer->pieces = std::move(placed);
   transfer->raw = false;
   return true;
@@ -265,8 +287,13 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
   keep->done = true;
   transfers_.erase(keep->id);
   deadlines_.erase({keep->expires, keep->id});
+  if (keep->held) {
+    keep->held = false;
+    --host_.load.transfers;
+    host_.load.pieces -= keep->pieces.size();
+  }
   if (keep->queued) {
-    std::erase(keep->urgent ? urgent_ : queue_, keep);
+    (keep->urgent ? urgent_ : queue_).erase(keep->place);
     keep->queued = false;
   }
   if (keep->chunks_in_flight > 0) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,10 +58,12 @@ struct TransferState {
   health::Ticket ticket;
   Time expires = kForever;  ///< the deadline, or the end of parking
   bool admitted = false;
-  bool queued = false;  ///< stands in the session's send queue
   /// Addresses it names weren't in the peer's region table: which later table it waits for.
   std::uint64_t awaits_table = 0;
+  bool held = false;         ///< counts against the limits
+  bool queued = false;       ///< stands in the session's send queue, at `place`
   bool done = false;
+  std::list<std::shared_ptr<TransferState>>::iterator place;
 
   [[nodiscard]] bool has_unsent() const { return !resend.empty() || next_piece < pieces.size(); }
 };

@@ -109,9 +109,10 @@ struct LaneCounters {
   std::uint64_t payload_bytes_received = 0;
   std::uint64_t pulled_bytes_sent = 0;        ///< of these, copied by the peer itself (local)
   std::uint64_t pulled_bytes_received = 0;    ///< of these, copied from the peer's memory (local)
-  std::uint64_t payload_bytes_discarded = 0;  ///< of refused or revoked frames
+  std::uint64_t payload_bytes_discarded = 0;  ///< of refused, revoked and repeated frames
   std::uint64_t frames_refused = 0;           ///< data frames answered with an error
   std::uint64_t protocol_errors = 0;          ///< connections closed for malformed bytes
+  std::uint64_t queued_read_slices = 0;       ///< of reads that wait for their turn, now
 };
 
 /// Receives accepted connections before their hello.

@@ -651,6 +651,7 @@ def _start(name: str, environment: Environment) -> core.TransferEngine:
         # The original's -1 for a dead process is quick; this is long enough for a listener's blink.
         "refused_park_max": REFUSED_PATIENCE,
     }
+    options.update(environment.recovery)
     if bind != address:
         options["advertise"] = address
     if not names.is_loopback(bind):

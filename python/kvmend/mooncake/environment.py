@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from ..engine import EngineOptions
 
 __all__ = ["Environment", "read_environment"]
 
@@ -31,6 +34,15 @@ _HONOURED = frozenset(
 )
 
 
+# SGLang's names for what its own probes do. The engine below it heals sessions by itself, so they
+# mean the engine's probes here.
+PROBE = "SGLANG_ENABLE_FAILED_SESSION_PROBE"
+PROBE_INTERVAL = "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S"
+PROBE_MAX_INTERVAL = "SGLANG_FAILED_SESSION_PROBE_MAX_INTERVAL_S"
+IDLE_TIMEOUT = "SGLANG_FAILED_SESSION_IDLE_TIMEOUT_S"
+LEAST_INTERVAL = 0.1  # seconds: the engine's first probe
+
+
 class Environment(NamedTuple):
     """What was set, checked."""
 
@@ -38,6 +50,7 @@ class Environment(NamedTuple):
     force_tcp: bool
     bind_address: str  # "": the host name's own address
     ports: range  # empty: any free port
+    recovery: EngineOptions  # only what was set; else the engine's own schedule
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -52,7 +65,38 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         force_tcp="MC_FORCE_TCP" in env,
         bind_address=env.get("MC_TCP_BIND_ADDRESS", ""),
         ports=_ports(env),
+        recovery=_recovery(env),
     )
+
+
+def _recovery(env: Mapping[str, str]) -> EngineOptions:
+    """The interval is the largest one: the engine's schedule begins at 0.1 s in any case."""
+    options: EngineOptions = {}
+    if PROBE in env:
+        options["probe"] = env[PROBE].strip().lower() not in ("0", "false", "no", "off", "n", "f", "")
+    for name in (PROBE_INTERVAL, PROBE_MAX_INTERVAL):
+        seconds = _seconds(env, name)
+        if seconds is not None:
+            options["probe_max"] = max(LEAST_INTERVAL, seconds)
+            break
+    idle = _seconds(env, IDLE_TIMEOUT)
+    if idle is not None:
+        options["idle_timeout"] = idle
+    return options
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if 0 < seconds <= 86_400:
+        return seconds
+    logger.warning("%s=%s is no number of seconds up to a day: ignored", name, text)
+    return None
 
 
 def _ports(env: Mapping[str, str]) -> range:

@@ -103,11 +103,17 @@ Time SimFabric::arrival_of(const Packet& packet, const Fault* fault, bool loopba
                           ? fault->bytes_per_second
                           : core_.options.bytes_per_second;
   if (rate > 0) {
-    Time& free = link_free_[{packet.from.host, packet.to.host}];
-    const double seconds = static_cast<double>(packet.payload.size() + kHeaderBytes) / rate;
-    free = std::max(free, core_.now) +
-           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-    sent = free;
+    const auto of_seconds = [](double seconds) {
+      return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+    };
+    Link& link = links_[{packet.from.host, packet.to.host}];
+    // What a slow link had queued leaves at the speed that it has now.
+    if (link.free > core_.now && link.rate != rate)
+      link.free = core_.now + of_seconds(to_seconds(link.free - core_.now) * link.rate / rate);
+    link.rate = rate;
+    link.free = std::max(link.free, core_.now) +
+                of_seconds(static_cast<double>(packet.payload.size() + kHeaderBytes) / rate);
+    sent = link.free;
   }
   const auto late = jitter > Duration::zero()
                         ? Duration(core_.random.below(static_cast<std::uint64_t>(jitter.count())))

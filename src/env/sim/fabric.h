@@ -51,7 +51,11 @@ class SimFabric {
   SimCore& core_;
   std::map<std::string, SimHost*> hosts_;
   std::map<std::pair<std::string, std::string>, Fault> faults_;
-  std::map<std::pair<std::string, std::string>, Time> link_free_;  // with a bandwidth: busy until
+  struct Link {
+    Time free{};      // busy until
+    double rate = 0;  // bytes per second, of what it is busy with
+  };
+  std::map<std::pair<std::string, std::string>, Link> links_;  // those with a bandwidth
 };
 
 }  // namespace kvmend::env::sim

@@ -356,5 +356,22 @@ TEST(SimWorld, TheSameSeedIsTheSameRun) {
   EXPECT_EQ(std::ranges::adjacent_find(hashes), hashes.end()) << "different seeds, the same run";
 }
 
+class BandwidthTest : public SimWorldTest {
+ protected:
+  BandwidthTest() : SimWorldTest({.bytes_per_second = 10e6}) {}
+};
+
+// Else a link would stay out of reach long after the checkers take it for mended.
+// (kvmend-sim --scenario kv_storm --seed 2225)
+TEST_F(BandwidthTest, WhatASlowLinkHadQueuedLeavesAtTheSpeedOfNow) {
+  const auto peer = connect_pair();
+  world_.network().set_fault(kA, kB, {.bytes_per_second = 1e4});
+  peer->send(std::string(30'000, 'x'));  // 3 s at that speed
+  world_.run_for(100ms);
+  world_.network().clear_fault(kA, kB);
+  const auto next = connect();
+  EXPECT_TRUE(world_.run_until([&] { return next->connected; }, 50ms));
+}
+
 }  // namespace
 }  // namespace kvmend::env::sim

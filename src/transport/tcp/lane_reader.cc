@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/config.h"
+#include "env/errors.h"
 
 namespace kvmend::transport::tcp {
 namespace {
@@ -140,9 +141,8 @@ LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
         outcome.eof = true;
         return outcome;
       case env::IoResult::Kind::kError:
-        outcome.error =
-            Status(Code::kConnectionReset, Origin::kLink,
-                   "connection to " + stream.peer().to_string() + " broke", io.sys_errno);
+        outcome.error = env::status_of_errno(
+            io.sys_errno, "connection to " + stream.peer().to_string() + " broke");
         return outcome;
       case env::IoResult::Kind::kFault:
         KVM_CHECK(payload_left_ > 0 && !discarding_, "fault outside of a payload");

@@ -1,10 +1,12 @@
 #include "transport/tcp/lane_writer.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
 #include "base/sabotage.h"
+#include "env/errors.h"
 #include "memory/grant_table.h"
 #include "wire/checksum.h"
 #include "wire/frame.h"
@@ -241,8 +243,8 @@ LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
       case env::IoResult::Kind::kEof:
       case env::IoResult::Kind::kError:
         outcome.error =
-            Status(Code::kConnectionReset, Origin::kLink,
-                   "connection to " + stream.peer().to_string() + " broke", io.sys_errno);
+            env::status_of_errno(io.kind == env::IoResult::Kind::kEof ? EPIPE : io.sys_errno,
+                                 "connection to " + stream.peer().to_string() + " broke");
         return outcome;
     }
   }

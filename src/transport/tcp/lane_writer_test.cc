@@ -7,6 +7,7 @@
 
 #include "env/sim/core.h"
 #include "memory/grant_table.h"
+#include "transport/tcp/lane_reader.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::tcp {
@@ -16,9 +17,13 @@ namespace {
 /// places that would go into the same packet can't be read.
 class FakeStream final : public env::Stream {
  public:
-  env::IoResult readv(std::span<const iovec>) override { return {}; }
+  env::IoResult readv(std::span<const iovec>) override {
+    if (error != 0) return {.kind = env::IoResult::Kind::kError, .sys_errno = error};
+    return {};
+  }
   env::IoResult writev(std::span<const iovec> from) override {
     EXPECT_LE(from.size(), 1024U);
+    if (error != 0) return {.kind = env::IoResult::Kind::kError, .sys_errno = error};
     for (const iovec& part : from) {
       const auto* begin = static_cast<const std::byte*>(part.iov_base);
       if (begin < bad_end && bad_begin < begin + part.iov_len)
@@ -48,6 +53,7 @@ class FakeStream final : public env::Stream {
   env::sim::SimRandom random{1};
   Address address{"10.0.0.2", 7000};
   std::size_t room = SIZE_MAX;
+  int error = 0;
   const std::byte* bad_begin = nullptr;
   const std::byte* bad_end = nullptr;
   std::vector<std::byte> taken;
@@ -209,6 +215,43 @@ TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfte
   writer.queue_chunk(chunk);
   while (!writer.empty()) writer.flush(stream_, 1U << 20);
   EXPECT_EQ(copier.gathered, 1);
+}
+
+struct IgnoringSink final : FrameSink {
+  Status on_frame(const wire::FrameHeader&, Bytes, std::vector<iovec>&) override { return {}; }
+  bool payload_still_allowed() override { return true; }
+  void on_payload_bytes(const std::byte*, std::size_t) override {}
+  void on_payload_discarded(std::size_t) override {}
+  void on_payload_fault() override {}
+  void on_payload_end() override {}
+  [[nodiscard]] bool closed() const override { return false; }
+};
+
+// What health makes of a broken connection depends on its errno: a peer that took nothing for
+// TCP_USER_TIMEOUT is silent, a shortage of ours says nothing about it.
+TEST_F(LaneWriterTest, ABrokenConnectionIsClassifiedByItsErrno) {
+  struct Case {
+    int error;
+    Code code;
+    Origin origin;
+  };
+  for (const Case& one : {Case{ECONNRESET, Code::kConnectionReset, Origin::kLink},
+                          Case{EPIPE, Code::kConnectionReset, Origin::kLink},
+                          Case{ETIMEDOUT, Code::kPeerSilent, Origin::kLink},
+                          Case{EHOSTUNREACH, Code::kUnavailable, Origin::kLink},
+                          Case{ENOBUFS, Code::kResourceExhausted, Origin::kLocal}}) {
+    stream_.error = one.error;
+    writer_.queue_urgent(ping(1));
+    const Status written = writer_.flush(stream_, 1U << 20).error;
+    IgnoringSink sink;
+    LaneReader reader(sink, wire::kMaxHelloBytes);
+    const Status read = reader.pump(stream_, 1U << 20).error;
+    for (const Status& status : {written, read}) {
+      EXPECT_EQ(status.code(), one.code) << status.to_string();
+      EXPECT_EQ(status.origin(), one.origin) << status.to_string();
+      EXPECT_EQ(status.sys_errno(), one.error);
+    }
+  }
 }
 
 }  // namespace

@@ -8,22 +8,11 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/sabotage.h"
+#include "transport/tcp/entries.h"
 
 namespace kvmend::transport::tcp {
 
 using wire::FrameType;
-
-namespace {
-
-Status protocol_error(std::string detail) {
-  return {Code::kProtocolError, Origin::kPeer, std::move(detail)};
-}
-
-wire::AckEntry to_entry(ChunkId chunk, const Status& status, std::uint32_t argument = 0) {
-  return {chunk, status.code(), status.origin(), argument};
-}
-
-}  // namespace
 
 TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* observer)
     : context_(context),
@@ -73,6 +62,7 @@ void TcpLane::fail(const Status& why) {
 
 void TcpLane::close() {
   state_ = State::kClosed;
+  context_.counters.queued_read_slices -= std::exchange(queued_slices_, 0);
   stream_.reset();
   pull_receiver_.reset();
   pull_sender_.reset();
@@ -138,8 +128,7 @@ void TcpLane::update_reading() {
   // A peer that doesn't take its answers gets no further questions read.
   const bool want =
       state_ != State::kRejecting &&
-      (initiator_ || (writer_.urgent_bytes() < config::kMaxAckBacklogBytes &&
-                      jobs_.size() < config::kMaxQueuedReads &&
+      (initiator_ || (writer_.urgent_bytes() < config::kMaxAckBacklogBytes && may_queue_read() &&
                       (!pull_receiver_ || pull_receiver_->waiting() < config::kMaxQueuedPulls)));
   if (want == want_read_) return;
   want_read_ = want;
@@ -310,6 +299,12 @@ Status TcpLane::on_write(const wire::FrameHeader& header, Bytes body, std::vecto
   if (!status.is_ok()) {
     into.clear();
     ++context_.counters.frames_refused;
+  } else if (!incoming_.scratch &&
+             context_.grants.has_landed(data->grant, serving_.initiator, ChunkId(header.id))) {
+    // Sent again since our word was lost. The bytes are in place and may be counted: this copy,
+    // whatever became of it on the way, is read past and acknowledged.
+    incoming_.repeated = true;
+    into.clear();
   } else if ((header.flags & wire::kFlagChecksum) != 0) {
     start_checksum();
   }
@@ -372,7 +367,8 @@ void TcpLane::on_payload_fault() {
 
 void TcpLane::on_payload_end() {
   const bool sum_matches = (incoming_.header.flags & wire::kFlagChecksum) == 0 ||
-                           incoming_.result.code != Code::kOk ||
+                           incoming_.result.code != Code::kOk || incoming_.repeated ||
+                           KVM_SABOTAGE(checksum_ignored) ||
                            (sum_ && sum_->value() == incoming_.checksum);
   if (incoming_.reading) {
     const auto at = reads_.find(ChunkId(incoming_.header.id));
@@ -383,10 +379,19 @@ void TcpLane::on_payload_end() {
   }
   if (!sum_matches)
     incoming_.result = {ChunkId(incoming_.header.id), Code::kChecksumMismatch, Origin::kLink, 0};
+  if (incoming_.repeated) {  // the grant may have ended while it was read past
+    std::vector<iovec> where;
+    std::uint32_t argument = 0;
+    const Status status =
+        context_.grants.resolve(incoming_.grant, Access::kRemoteWrite, serving_.initiator, slices_,
+                                context_.loop.now(), where, &argument);
+    incoming_.result = to_entry(ChunkId(incoming_.header.id), status, argument);
+  }
   // A grant that ended between the last read and now doesn't take the bytes back, but they don't
   // count: nothing of an ended room is ever reported as landed.
   if (incoming_.result.code == Code::kOk && !incoming_.scratch)
-    context_.grants.note_landed(incoming_.grant, slices_, ChunkId(incoming_.header.id));
+    context_.grants.note_landed(incoming_.grant, slices_, serving_.initiator,
+                                ChunkId(incoming_.header.id));
   if (!KVM_SABOTAGE(ack_before_landing) || incoming_.scratch) push_ack(incoming_.result);
 }
 
@@ -401,82 +406,6 @@ void TcpLane::flush_acks() {
   wire::append_acks(frame, FrameType::kAck, 0, acks_);
   acks_.clear();
   writer_.queue_urgent(std::move(frame));
-}
-
-// --------------------------------------------------------------------------- answering reads
-
-Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
-  ReadJob job;
-  auto data = wire::parse_data_body(header, body, job.slices);
-  if (!data) return data.error();
-  job.chunk = ChunkId(header.id);
-  job.grant = data->grant;
-  job.checksum = (header.flags & wire::kFlagChecksum) != 0;
-  for (const wire::WireSlice& slice : job.slices) job.bytes += slice.length;
-  jobs_.push_back(std::move(job));
-  if (!answering_) start_next_reply();
-  update_reading();
-  return Status::ok();
-}
-
-void TcpLane::end_reply() {
-  const ReadJob& job = jobs_.front();
-  std::vector<std::byte> end;
-  wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&job.result, 1));
-  writer_.queue_urgent(std::move(end));
-  jobs_.pop_front();
-}
-
-// The grant is asked when a job's turn comes, not when it was queued: before any byte is read.
-void TcpLane::start_next_reply() {
-  answering_ = false;
-  while (!jobs_.empty() && !answering_) {
-    ReadJob& job = jobs_.front();
-    std::vector<iovec> source;
-    std::uint32_t argument = 0;
-    job.removals = context_.regions.removals();
-    const Status status =
-        resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
-    job.result = to_entry(job.chunk, status, argument);
-    if (!status.is_ok()) {
-      ++context_.counters.frames_refused;
-      end_reply();
-      continue;
-    }
-    answering_ = true;
-    const std::uint64_t checksum = job.checksum ? checksum_of(source) : 0;
-    writer_.queue_reply(job.chunk, std::move(source), job.bytes, checksum, job.checksum);
-  }
-}
-
-void TcpLane::check_reply_grant() {
-  if (!answering_) return;
-  ReadJob& job = jobs_.front();
-  if (job.zeroed || job.scratch) return;
-  if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals)) return;
-  // Another region may have gone: ask again in full before giving up.
-  std::vector<iovec> source;
-  std::uint32_t argument = 0;
-  const Status status =
-      resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
-  if (status.is_ok()) {
-    job.removals = context_.regions.removals();
-    return;
-  }
-  // The pages may belong to somebody else by now: what hasn't left is sent as zeros, and the read
-  // is answered with an error.
-  writer_.zero_reply(job.chunk);
-  job.zeroed = true;
-  job.result = to_entry(job.chunk, status, argument);
-  ++context_.counters.frames_refused;
-}
-
-void TcpLane::finish_reply(ChunkId chunk) {
-  if (!answering_ || jobs_.front().chunk != chunk) return;
-  check_reply_grant();  // the lease is confirmed after the last byte has left
-  end_reply();
-  start_next_reply();
-  if (!want_write_) stream_->want_write(want_write_ = true);
 }
 
 // ------------------------------------------------------------------------------ the initiator
@@ -544,58 +473,6 @@ Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
     if (state_ == State::kClosed) break;
   }
   return Status::ok();
-}
-
-Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
-                             std::vector<iovec>& into) {
-  incoming_ = {};
-  incoming_.header = header;
-  incoming_.reading = true;
-  if ((header.flags & wire::kFlagChecksum) != 0) {
-    if (body.size() != wire::kDataBodyBytes)
-      return protocol_error("a checksummed answer without its checksum");
-    incoming_.checksum = load_le<std::uint64_t>(body.data() + 8);
-    start_checksum();
-  }
-  const auto at = reads_.find(ChunkId(header.id));
-  if (at == reads_.end()) {
-    incoming_.detached = true;
-    incoming_.result.code = Code::kCancelled;
-    return Status::ok();
-  }
-  PendingRead& read = at->second;
-  if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
-    return protocol_error(fmt::format("an answer of {} bytes to a read of {}", header.payload_bytes,
-                                      read.chunk.bytes));
-  read.chunk.for_each_slice([&](std::byte* local, RegionRef, std::uint64_t, std::uint32_t length) {
-    into.push_back({local, length});
-  });
-  return Status::ok();
-}
-
-Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
-  const Status status = wire::parse_acks(header, body, received_);
-  if (!status.is_ok()) return status;
-  note_answer();
-  finish_read(ChunkId(header.id), received_.front());
-  return Status::ok();
-}
-
-void TcpLane::finish_read(ChunkId chunk, wire::AckEntry result) {
-  const auto at = reads_.find(chunk);
-  if (at == reads_.end()) return;
-  const PendingRead& read = at->second;
-  result.chunk = chunk;
-  if (result.code == Code::kOk && read.faulted)
-    result =
-        to_entry(chunk, {Code::kNotRegistered, Origin::kCaller, "destination isn't accessible"});
-  if (result.code == Code::kOk && read.corrupt)
-    result = to_entry(chunk, {Code::kChecksumMismatch, Origin::kLink, "checksum"});
-  if (result.code == Code::kOk && read.received != read.chunk.bytes)
-    result = to_entry(chunk, protocol_error("the answer is short"));
-  outstanding_ -= read.chunk.bytes;
-  reads_.erase(at);
-  observer_->on_chunk_done(*this, result);
 }
 
 }  // namespace kvmend::transport::tcp

@@ -67,6 +67,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
     bool reading = false;        // the answer to our own read
     bool scratch = false;
     bool detached = false;
+    bool repeated = false;  // has landed before: read past, answered again
     std::uint64_t checksum = 0;
     wire::AckEntry result;
   };
@@ -135,6 +136,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void start_checksum();
   void push_ack(const wire::AckEntry& entry);
   void flush_acks();
+  [[nodiscard]] bool may_queue_read() const;
   void start_next_reply();
   void end_reply();
   void finish_reply(ChunkId chunk);
@@ -165,7 +167,8 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::vector<wire::AckEntry> received_;              // scratch of on_acks
   std::unordered_map<ChunkId, PendingWrite> writes_;  // posted, unanswered
   std::unordered_map<ChunkId, PendingRead> reads_;
-  std::deque<ReadJob> jobs_;  // front: being answered when `answering_`
+  std::deque<ReadJob> jobs_;       // front: being answered when `answering_`
+  std::size_t queued_slices_ = 0;  // of `jobs_`
   bool answering_ = false;
   bool in_read_ = false;  // acknowledgements are flushed once, at its end
   bool want_write_ = false;

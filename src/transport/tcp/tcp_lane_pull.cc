@@ -1,16 +1,9 @@
 // The part of a lane that belongs to the local transport: chunks whose receiver copies them itself.
 #include "base/config.h"
+#include "transport/tcp/entries.h"
 #include "transport/tcp/tcp_lane.h"
 
 namespace kvmend::transport::tcp {
-namespace {
-
-wire::AckEntry to_entry(ChunkId chunk, const Status& status, std::uint32_t argument = 0) {
-  return {chunk, status.code(), status.origin(), argument};
-}
-
-}  // namespace
-
 Status TcpLane::on_pull(const wire::FrameHeader& header, Bytes body) {
   auto data = wire::parse_pull_body(header, body, slices_, sources_);
   if (!data) return data.error();
@@ -28,6 +21,10 @@ Status TcpLane::on_pull(const wire::FrameHeader& header, Bytes body) {
   if (!status.is_ok()) {
     ++context_.counters.frames_refused;
     push_ack(to_entry(chunk, status, argument));
+    return Status::ok();
+  }
+  if (!scratch && context_.grants.has_landed(data->grant, serving_.initiator, chunk)) {
+    push_ack(to_entry(chunk, Status::ok()));  // as in on_write
     return Status::ok();
   }
   request.chunk = chunk;
@@ -59,7 +56,7 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
     }
   }
   if (status.is_ok()) {
-    context_.grants.note_landed(request.grant, request.slices, request.chunk);
+    context_.grants.note_landed(request.grant, request.slices, serving_.initiator, request.chunk);
   } else {
     ++context_.counters.frames_refused;
   }

@@ -1,0 +1,115 @@
+// What happens to requests of a blacklisted session, by policy; and recovery without probes.
+#include <gtest/gtest.h>
+
+#include "engine/sim_engines.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace kvmend::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::tcp::make_tcp_transport;
+
+class Policy : public testing::Test {
+ protected:
+  Policy() : engines_(make_tcp_transport, 1) {}
+
+  void start() {
+    a_ = &engines_.add();
+    b_ = &engines_.add();
+    a_->fill(1);
+    const FlightPtr first = write(30s);
+    ASSERT_TRUE(engines_.finish({first}));
+    ASSERT_TRUE(first->ok()) << first->text();
+  }
+  FlightPtr write(Duration deadline) {
+    return a_->submit(*b_, Opcode::kWrite, {{a_->at(0), b_->address(0), 64}},
+                      {.deadline = deadline});
+  }
+  void cut() {
+    engines_.world().network().set_fault(SimEngines::ip(0), SimEngines::ip(1),
+                                         {.drop_probability = 1});
+  }
+  bool until_state(std::string_view state, Duration limit) {
+    return engines_.run_until([&] { return a_->state(*b_) == state; }, limit);
+  }
+  Time now() { return engines_.world().now(); }
+
+  SimEngines engines_;
+  SimEngine* a_ = nullptr;
+  SimEngine* b_ = nullptr;
+};
+
+TEST_F(Policy, FailFastEndsRequestsAtOnceWithTheSessionsReason) {
+  engines_.options().recovery.policy = FailedSessionPolicy::kFailFast;
+  start();
+  cut();
+  const FlightPtr victim = write(30s);
+  ASSERT_TRUE(engines_.finish({victim}, 10s));
+  EXPECT_EQ(a_->state(*b_), "failed");
+  const FlightPtr next = write(30s);
+  ASSERT_TRUE(next->done());
+  for (const FlightPtr& flight : {victim, next}) {
+    EXPECT_EQ(flight->code(), Code::kSessionFailed) << flight->text();
+    EXPECT_EQ(flight->result->origin(), Origin::kPeer);
+    EXPECT_NE(flight->text().find("took no byte"), std::string::npos) << flight->text();
+  }
+  engines_.world().network().clear_all_faults();
+  ASSERT_TRUE(until_state("healthy", 10s));  // nobody asks: data probes serve the trial
+  const FlightPtr after = write(30s);
+  ASSERT_TRUE(engines_.finish({after}));
+  EXPECT_TRUE(after->ok()) << after->text();
+}
+
+TEST_F(Policy, ParkMaxEndsTheWaitBeforeTheDeadline) {
+  engines_.options().recovery.park_max = 700ms;
+  start();
+  cut();
+  const FlightPtr victim = write(60s);
+  ASSERT_TRUE(until_state("failed", 10s));
+  const Time failed = now();
+  const FlightPtr parked = write(60s);
+  const FlightPtr shorter = write(200ms);
+  ASSERT_TRUE(engines_.finish({victim, parked, shorter}, 10s));
+  EXPECT_GE(parked->ended_at - failed, 700ms);
+  EXPECT_LE(parked->ended_at - failed, 720ms);
+  EXPECT_LE(victim->ended_at - failed, 720ms);
+  EXPECT_LE(shorter->ended_at - failed, 220ms);
+  for (const FlightPtr& flight : {victim, parked, shorter})
+    EXPECT_EQ(flight->code(), Code::kSessionFailed) << flight->text();
+}
+
+// Switched off, nothing is probed, and no amount of time lifts a blacklist; the peer's hello does.
+TEST_F(Policy, WithoutProbesThePeersHelloLiftsABlacklist) {
+  engines_.options().recovery.probe = false;
+  start();
+  cut();
+  const FlightPtr victim = write(20s);
+  ASSERT_TRUE(until_state("failed", 10s));
+  engines_.run_for(1s);
+  engines_.world().network().clear_all_faults();
+  engines_.run_for(60s);
+  EXPECT_EQ(a_->state(*b_), "failed");
+  EXPECT_EQ(victim->code(), Code::kSessionFailed) << victim->text();
+  EXPECT_EQ(a_->core().stats().probes_ok + a_->core().stats().probes_failed, 0U);
+  const FlightPtr waiting = write(30s);
+  const FlightPtr other_way = b_->submit(*a_, Opcode::kWrite, {{b_->at(0), a_->address(0), 64}});
+  ASSERT_TRUE(engines_.finish({waiting, other_way}, 1s));
+  EXPECT_TRUE(waiting->ok()) << waiting->text();
+  EXPECT_EQ(a_->core().stats().probes_ok, 1U);
+}
+
+TEST_F(Policy, WithoutProbesANewRegistrationLiftsABlacklist) {
+  engines_.options().recovery.probe = false;
+  start();
+  cut();
+  const FlightPtr victim = write(20s);
+  ASSERT_TRUE(until_state("failed", 10s));
+  engines_.world().network().clear_all_faults();
+  a_->session(*b_)->on_new_registration(b_->core().incarnation());
+  ASSERT_TRUE(engines_.finish({victim}, 1s));
+  EXPECT_TRUE(victim->ok()) << victim->text();
+}
+
+}  // namespace
+}  // namespace kvmend::engine
