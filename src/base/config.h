@@ -32,13 +32,14 @@ inline constexpr auto kForgetPeerAfter = 3600s;  // remembered epoch of a gone i
 
 // one lane
 inline constexpr std::size_t kStagingBytes = 32'768;  // header + slices of the largest frame
-inline constexpr std::size_t kReadAheadBytes = 4'096;
+inline constexpr std::size_t kReadAheadBytes = 8'192;  // holds a whole small write
 inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;  // then the lane stops reading
 inline constexpr std::size_t kMaxQueuedReads = 64;            // read requests waiting, per lane
 inline constexpr std::size_t kMaxQueuedPulls = 256;           // chunks being copied, per lane
 inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
 inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;  // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
+inline constexpr std::size_t kSmallTurnBytes = 64U << 10;  // moves that are worth a spin afterwards
 
 // local transport, per engine
 inline constexpr std::size_t kLocalChunkSlots = 65'536;     // chunks whose memory is open to peers

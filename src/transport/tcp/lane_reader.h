@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -23,10 +24,10 @@ class FrameSink {
                           std::vector<iovec>& into) = 0;
   /// Asked before every read into a payload's place. False: the rest is discarded.
   virtual bool payload_still_allowed() = 0;
-  /// `bytes` just arrived at `at` (not called for discarded ones).
-  virtual void on_payload_bytes(const std::byte* at, std::size_t bytes) = 0;
+  /// These just arrived where they belong (not called for discarded ones).
+  virtual void on_payload_bytes(std::span<const iovec> landed, std::size_t bytes) = 0;
   virtual void on_payload_discarded(std::size_t bytes) = 0;
-  /// The places of the payload can't be written (EFAULT); the rest is discarded.
+  /// The places of the payload can't be written; the rest is discarded.
   virtual void on_payload_fault() = 0;
   virtual void on_payload_end() = 0;
   [[nodiscard]] virtual bool closed() const = 0;
@@ -56,6 +57,7 @@ class LaneReader {
   Status parse();
   Status start_frame(Bytes header_bytes, Bytes body);
   void take_payload_from_buffer();
+  std::span<const iovec> next_places(std::size_t bytes);
   void advance_payload(std::size_t bytes);
   void discard_rest();
   std::size_t fill_iov();
@@ -78,6 +80,7 @@ class LaneReader {
   std::uint64_t payload_left_ = 0;
   bool discarding_ = false;
   std::vector<iovec> iov_;
+  std::vector<iovec> landed_;
 };
 
 }  // namespace kvmend::transport::tcp

@@ -120,7 +120,7 @@ TEST_F(LaneWriterTest, OnlyTheFrameWhoseMemoryFaultsIsBlamed) {
   stream_.bad_end = pool_.data() + 3'101;
   const LaneWriter::Outcome outcome = writer_.flush(stream_, 1U << 20);
   EXPECT_TRUE(outcome.error.is_ok());
-  EXPECT_EQ(outcome.faulted, std::vector<ChunkId>{ChunkId(3)});
+  EXPECT_EQ(outcome.faulted, (std::vector<std::pair<ChunkId, bool>>{{ChunkId(3), false}}));
   stream_.room = SIZE_MAX;
   while (!writer_.empty()) writer_.flush(stream_, 1U << 20);
   const std::vector<Seen> frames = frames_of(stream_.taken);

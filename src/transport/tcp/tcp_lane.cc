@@ -8,6 +8,8 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/sabotage.h"
+#include "memory/guarded.h"
+#include "transport/tcp/answers.h"
 
 namespace kvmend::transport::tcp {
 
@@ -15,12 +17,13 @@ using wire::FrameType;
 
 namespace {
 
-Status protocol_error(std::string detail) {
-  return {Code::kProtocolError, Origin::kPeer, std::move(detail)};
-}
-
-wire::AckEntry to_entry(ChunkId chunk, const Status& status, std::uint32_t argument = 0) {
-  return {chunk, status.code(), status.origin(), argument};
+// The token is random and an epoch's own; its lanes are numbered.
+std::uint64_t name_of(const wire::Hello& hello) {
+  std::uint64_t name = hello.lane_index;
+  if (hello.token)
+    for (const std::byte b : *hello.token)
+      name = (name ^ static_cast<std::uint64_t>(b)) * 0x100000001B3ULL;  // FNV-1a
+  return name;
 }
 
 }  // namespace
@@ -34,6 +37,7 @@ TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* ob
   wire::Hello own = hello;
   if (context.pulls != nullptr && own.kind == wire::LaneKind::kData)
     own.host = context.pulls->identity();
+  name_ = name_of(own);
   hello_ = wire::encode_hello(own);
 }
 
@@ -97,6 +101,15 @@ void TcpLane::on_readable() {
                  fmt::format("{} closed the connection", peer_.to_string())});
   flush_acks();
   flush();
+  expect_more_after(outcome.bytes);
+}
+
+// One small request after the other: each waits for the last one's answer.
+void TcpLane::expect_more_after(std::size_t bytes) {
+  if (state_ == State::kOpen && bytes <= config::kSmallTurnBytes &&
+      outstanding_ <= config::kSmallTurnBytes &&
+      (!pull_receiver_ || pull_receiver_->waiting() == 0))
+    context_.loop.expect_more();
 }
 
 void TcpLane::on_writable() {
@@ -117,11 +130,12 @@ void TcpLane::flush() {
     want_write_ = want;
     stream_->want_write(want);
   }
+  if (outcome.chunks > 0 && !want) expect_more_after(outcome.bytes);
   for (const ChunkId chunk : outcome.replies) finish_reply(chunk);
-  for (const ChunkId chunk : outcome.faulted) {
-    const Status why(Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible");
+  for (const auto& [chunk, unsent] : outcome.faulted) {
+    const Status why = source_fault();
     if (writes_.contains(chunk)) {
-      end_write(chunk, false);
+      end_write(chunk, unsent ? WriteEnd::kUnsent : WriteEnd::kLeft);
       if (observer_ != nullptr) observer_->on_chunk_done(*this, to_entry(chunk, why));
       if (state_ == State::kClosed) return;
     } else if (!jobs_.empty() && jobs_.front().chunk == chunk) {
@@ -174,7 +188,7 @@ void TcpLane::accept(wire::HelloAck ack, const Serving& serving) {
     ack.scratch = wire::Scratch{scratch_ref_, scratch_grant_, serving.scratch_bytes};
   }
   if (serving.data && context_.pulls != nullptr && initiator_host_) {
-    pull_receiver_ = context_.pulls->receive_from(*initiator_host_, *this);
+    pull_receiver_ = context_.pulls->receive_from(*initiator_host_, name_, *this);
     if (pull_receiver_) ack.host = context_.pulls->identity();
   }
   state_ = State::kOpen;
@@ -195,6 +209,7 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     if (!hello) return hello.error();
     if (observer_ == nullptr) return protocol_error("nobody answers hellos here");
     initiator_host_ = hello->host;
+    name_ = name_of(*hello);
     observer_->on_hello(*this, *hello);
     return Status::ok();
   }
@@ -203,7 +218,7 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     if (!ack) return ack.error();
     state_ = State::kOpen;
     if (ack->host && context_.pulls != nullptr)
-      pull_sender_ = context_.pulls->send_to(*ack->host, *this);
+      pull_sender_ = context_.pulls->send_to(*ack->host, name_, *this);
     observer_->on_hello_ack(*this, *ack);
     return Status::ok();
   }
@@ -345,9 +360,10 @@ void TcpLane::start_checksum() {
   }
 }
 
-void TcpLane::on_payload_bytes(const std::byte* at, std::size_t bytes) {
+void TcpLane::on_payload_bytes(std::span<const iovec> landed, std::size_t bytes) {
   context_.counters.payload_bytes_received += bytes;
-  if ((incoming_.header.flags & wire::kFlagChecksum) != 0) sum_->update({at, bytes});
+  if ((incoming_.header.flags & wire::kFlagChecksum) == 0) return;
+  if (!memory::guarded_sum(landed, *sum_)) on_payload_fault();
 }
 
 void TcpLane::on_payload_discarded(std::size_t bytes) {
@@ -394,83 +410,8 @@ void TcpLane::flush_acks() {
   std::vector<std::byte> frame;
   wire::append_acks(frame, FrameType::kAck, 0, acks_);
   acks_.clear();
+  if (pull_receiver_ && pull_receiver_->put(frame)) return;
   writer_.queue_urgent(std::move(frame));
-}
-
-// --------------------------------------------------------------------------- answering reads
-
-Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
-  ReadJob job;
-  auto data = wire::parse_data_body(header, body, job.slices);
-  if (!data) return data.error();
-  job.chunk = ChunkId(header.id);
-  job.grant = data->grant;
-  job.checksum = (header.flags & wire::kFlagChecksum) != 0;
-  for (const wire::WireSlice& slice : job.slices) job.bytes += slice.length;
-  jobs_.push_back(std::move(job));
-  if (!answering_) start_next_reply();
-  update_reading();
-  return Status::ok();
-}
-
-void TcpLane::end_reply() {
-  const ReadJob& job = jobs_.front();
-  std::vector<std::byte> end;
-  wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&job.result, 1));
-  writer_.queue_urgent(std::move(end));
-  jobs_.pop_front();
-}
-
-// The grant is asked when a job's turn comes, not when it was queued: before any byte is read.
-void TcpLane::start_next_reply() {
-  answering_ = false;
-  while (!jobs_.empty() && !answering_) {
-    ReadJob& job = jobs_.front();
-    std::vector<iovec> source;
-    std::uint32_t argument = 0;
-    job.removals = context_.regions.removals();
-    const Status status =
-        resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
-    job.result = to_entry(job.chunk, status, argument);
-    if (!status.is_ok()) {
-      ++context_.counters.frames_refused;
-      end_reply();
-      continue;
-    }
-    answering_ = true;
-    const std::uint64_t checksum = job.checksum ? checksum_of(source) : 0;
-    writer_.queue_reply(job.chunk, std::move(source), job.bytes, checksum, job.checksum);
-  }
-}
-
-void TcpLane::check_reply_grant() {
-  if (!answering_) return;
-  ReadJob& job = jobs_.front();
-  if (job.zeroed || job.scratch) return;
-  if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals)) return;
-  // Another region may have gone: ask again in full before giving up.
-  std::vector<iovec> source;
-  std::uint32_t argument = 0;
-  const Status status =
-      resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
-  if (status.is_ok()) {
-    job.removals = context_.regions.removals();
-    return;
-  }
-  // The pages may belong to somebody else by now: what hasn't left is sent as zeros, and the read
-  // is answered with an error.
-  writer_.zero_reply(job.chunk);
-  job.zeroed = true;
-  job.result = to_entry(job.chunk, status, argument);
-  ++context_.counters.frames_refused;
-}
-
-void TcpLane::finish_reply(ChunkId chunk) {
-  if (!answering_ || jobs_.front().chunk != chunk) return;
-  check_reply_grant();  // the lease is confirmed after the last byte has left
-  end_reply();
-  start_next_reply();
-  if (!want_write_) stream_->want_write(want_write_ = true);
 }
 
 // ------------------------------------------------------------------------------ the initiator
@@ -504,7 +445,7 @@ void TcpLane::post(const Chunk& chunk) {
 
 bool TcpLane::detach(ChunkId chunk) {
   const bool unsent = writer_.detach(chunk);
-  end_write(chunk, unsent);
+  end_write(chunk, unsent ? WriteEnd::kUnsent : WriteEnd::kLeft);
   if (const auto at = reads_.find(chunk); at != reads_.end()) {
     outstanding_ -= at->second.chunk.bytes;
     reads_.erase(at);
@@ -524,72 +465,24 @@ Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
   for (const wire::AckEntry& entry : received_) {
     note_answer();
     const auto at = writes_.find(entry.chunk);
-    if (at == writes_.end()) continue;  // detached meanwhile
+    if (at == writes_.end()) {  // detached meanwhile
+      end_remnant(entry.chunk);
+      if (state_ == State::kClosed) break;
+      continue;
+    }
     if (at->second.pulled && entry.code == Code::kUnavailable) {
       // The peer can't reach our memory: the same chunk goes as a write.
       const Chunk chunk = at->second.chunk;
-      end_write(chunk.id, true);
+      end_write(chunk.id, WriteEnd::kAnswered);
       if (pull_sender_) pull_sender_->give_up({entry.code, entry.origin, "pulling failed"});
       post(chunk);
       continue;
     }
-    end_write(entry.chunk, true);
+    end_write(entry.chunk, WriteEnd::kAnswered);
     observer_->on_chunk_done(*this, entry);
     if (state_ == State::kClosed) break;
   }
   return Status::ok();
-}
-
-Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
-                             std::vector<iovec>& into) {
-  incoming_ = {};
-  incoming_.header = header;
-  incoming_.reading = true;
-  if ((header.flags & wire::kFlagChecksum) != 0) {
-    if (body.size() != wire::kDataBodyBytes)
-      return protocol_error("a checksummed answer without its checksum");
-    incoming_.checksum = load_le<std::uint64_t>(body.data() + 8);
-    start_checksum();
-  }
-  const auto at = reads_.find(ChunkId(header.id));
-  if (at == reads_.end()) {
-    incoming_.detached = true;
-    incoming_.result.code = Code::kCancelled;
-    return Status::ok();
-  }
-  PendingRead& read = at->second;
-  if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
-    return protocol_error(fmt::format("an answer of {} bytes to a read of {}", header.payload_bytes,
-                                      read.chunk.bytes));
-  read.chunk.for_each_slice([&](std::byte* local, RegionRef, std::uint64_t, std::uint32_t length) {
-    into.push_back({local, length});
-  });
-  return Status::ok();
-}
-
-Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
-  const Status status = wire::parse_acks(header, body, received_);
-  if (!status.is_ok()) return status;
-  note_answer();
-  finish_read(ChunkId(header.id), received_.front());
-  return Status::ok();
-}
-
-void TcpLane::finish_read(ChunkId chunk, wire::AckEntry result) {
-  const auto at = reads_.find(chunk);
-  if (at == reads_.end()) return;
-  const PendingRead& read = at->second;
-  result.chunk = chunk;
-  if (result.code == Code::kOk && read.faulted)
-    result =
-        to_entry(chunk, {Code::kNotRegistered, Origin::kCaller, "destination isn't accessible"});
-  if (result.code == Code::kOk && read.corrupt)
-    result = to_entry(chunk, {Code::kChecksumMismatch, Origin::kLink, "checksum"});
-  if (result.code == Code::kOk && read.received != read.chunk.bytes)
-    result = to_entry(chunk, protocol_error("the answer is short"));
-  outstanding_ -= read.chunk.bytes;
-  reads_.erase(at);
-  observer_->on_chunk_done(*this, result);
 }
 
 }  // namespace kvmend::transport::tcp

@@ -1,0 +1,24 @@
+// What the parts of a lane say of chunks and of a peer that breaks the protocol.
+#pragma once
+
+#include <string>
+
+#include "kvmend/status.h"
+#include "wire/frame.h"
+
+namespace kvmend::transport::tcp {
+
+[[nodiscard]] inline Status protocol_error(std::string detail) {
+  return {Code::kProtocolError, Origin::kPeer, std::move(detail)};
+}
+
+[[nodiscard]] inline Status source_fault() {
+  return {Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible"};
+}
+
+[[nodiscard]] inline wire::AckEntry to_entry(ChunkId chunk, const Status& status,
+                                             std::uint32_t argument = 0) {
+  return {chunk, status.code(), status.origin(), argument};
+}
+
+}  // namespace kvmend::transport::tcp

@@ -1,0 +1,153 @@
+// The part of a lane that belongs to reads: the peer's, which are answered one after the other, and
+// our own.
+#include <fmt/format.h>
+
+#include "base/config.h"
+#include "memory/guarded.h"
+#include "transport/tcp/answers.h"
+#include "transport/tcp/tcp_lane.h"
+
+namespace kvmend::transport::tcp {
+
+using wire::FrameType;
+
+// ------------------------------------------------------------------------------- the peer's
+
+Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
+  ReadJob job;
+  auto data = wire::parse_data_body(header, body, job.slices);
+  if (!data) return data.error();
+  job.chunk = ChunkId(header.id);
+  job.grant = data->grant;
+  job.checksum = (header.flags & wire::kFlagChecksum) != 0;
+  for (const wire::WireSlice& slice : job.slices) job.bytes += slice.length;
+  jobs_.push_back(std::move(job));
+  if (!answering_) start_next_reply();
+  update_reading();
+  return Status::ok();
+}
+
+void TcpLane::end_reply() {
+  const ReadJob& job = jobs_.front();
+  std::vector<std::byte> end;
+  wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&job.result, 1));
+  writer_.queue_urgent(std::move(end));
+  jobs_.pop_front();
+}
+
+// The grant is asked when a job's turn comes, not when it was queued: before any byte is read.
+void TcpLane::start_next_reply() {
+  answering_ = false;
+  while (!jobs_.empty() && !answering_) {
+    ReadJob& job = jobs_.front();
+    std::vector<iovec> source;
+    std::uint32_t argument = 0;
+    job.removals = context_.regions.removals();
+    const Status status =
+        resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
+    job.result = to_entry(job.chunk, status, argument);
+    if (!status.is_ok()) {
+      ++context_.counters.frames_refused;
+      end_reply();
+      continue;
+    }
+    std::uint64_t checksum = 0;
+    if (job.checksum) {
+      const auto sum = memory::guarded_checksum(source);
+      if (!sum) {
+        job.result = to_entry(job.chunk, source_fault());
+        end_reply();
+        continue;
+      }
+      checksum = *sum;
+    }
+    answering_ = true;
+    writer_.queue_reply(job.chunk, std::move(source), job.bytes, checksum, job.checksum);
+  }
+}
+
+void TcpLane::check_reply_grant() {
+  if (!answering_) return;
+  ReadJob& job = jobs_.front();
+  if (job.zeroed || job.scratch) return;
+  if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals)) return;
+  // Another region may have gone: ask again in full before giving up.
+  std::vector<iovec> source;
+  std::uint32_t argument = 0;
+  const Status status =
+      resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
+  if (status.is_ok()) {
+    job.removals = context_.regions.removals();
+    return;
+  }
+  // The pages may belong to somebody else by now: what hasn't left is sent as zeros, and the read
+  // is answered with an error.
+  writer_.zero_reply(job.chunk);
+  job.zeroed = true;
+  job.result = to_entry(job.chunk, status, argument);
+  ++context_.counters.frames_refused;
+}
+
+void TcpLane::finish_reply(ChunkId chunk) {
+  if (!answering_ || jobs_.front().chunk != chunk) return;
+  check_reply_grant();  // the lease is confirmed after the last byte has left
+  end_reply();
+  start_next_reply();
+  if (!want_write_) stream_->want_write(want_write_ = true);
+}
+
+// ------------------------------------------------------------------------------------ our own
+
+Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
+                             std::vector<iovec>& into) {
+  incoming_ = {};
+  incoming_.header = header;
+  incoming_.reading = true;
+  if ((header.flags & wire::kFlagChecksum) != 0) {
+    if (body.size() != wire::kDataBodyBytes)
+      return protocol_error("a checksummed answer without its checksum");
+    incoming_.checksum = load_le<std::uint64_t>(body.data() + 8);
+    start_checksum();
+  }
+  const auto at = reads_.find(ChunkId(header.id));
+  if (at == reads_.end()) {
+    incoming_.detached = true;
+    incoming_.result.code = Code::kCancelled;
+    return Status::ok();
+  }
+  PendingRead& read = at->second;
+  if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
+    return protocol_error(fmt::format("an answer of {} bytes to a read of {}", header.payload_bytes,
+                                      read.chunk.bytes));
+  read.chunk.for_each_slice([&](std::byte* local, RegionRef, std::uint64_t, std::uint32_t length) {
+    into.push_back({local, length});
+  });
+  return Status::ok();
+}
+
+Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
+  const Status status = wire::parse_acks(header, body, received_);
+  if (!status.is_ok()) return status;
+  note_answer();
+  finish_read(ChunkId(header.id), received_.front());
+  return Status::ok();
+}
+
+void TcpLane::finish_read(ChunkId chunk, wire::AckEntry result) {
+  const auto at = reads_.find(chunk);
+  if (at == reads_.end()) return;
+  const PendingRead& read = at->second;
+  result.chunk = chunk;
+  if (result.code == Code::kOk && read.faulted)
+    result =
+        to_entry(chunk, {Code::kNotRegistered, Origin::kCaller, "destination isn't accessible"});
+  if (result.code == Code::kOk && read.corrupt)
+    result = to_entry(chunk, {Code::kChecksumMismatch, Origin::kLink, "checksum"});
+  if (result.code == Code::kOk && read.received != read.chunk.bytes)
+    result = to_entry(chunk, protocol_error("the answer is short"));
+  outstanding_ -= read.chunk.bytes;
+  reads_.erase(at);
+  observer_->on_chunk_done(*this, result);
+}
+
+}  // namespace kvmend::transport::tcp
