@@ -3,22 +3,27 @@
     ./dev bench                          tcp, every page size
     ./dev bench tcp --quick --json FILE  done in under 50 s
     ./dev bench local --quick --json FILE  copies between processes of this host
+    ./dev bench delay [--quick]          10 ms of round trip, by a proxy
+    ./dev bench soak [--quick]           ten submitters for a minute: nothing grows
+    ./dev bench instructions             small costs, counted by valgrind
     ./dev bench recovery [--quick]       faults in real processes (root; docs/benchmarks.md)
 
-Every row compares kvmend with the machine itself, measured in the same run between the same two
-processes, alternating. `gbps` are 10^9 bytes per second; CPU is user + system of both processes.
+Every row of tcp, local and delay compares kvmend with the machine itself, measured in the same run
+between the same processes, alternating; without --quick also with Python and with the peers
+(Mooncake, NIXL), which are installed under build/peers/. `gbps` are 10^9 bytes per second; CPU is
+user + system of both processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import data
 from rich.console import Console
 from rich.table import Table
 
@@ -29,38 +34,32 @@ Row = dict[str, Any]
 
 DATA_COLUMNS = (
     ("memory", "memory", "{}"),
+    ("variant", "variant", "{}"),
     ("page", "page_bytes", "{:,}"),
     ("threads", "threads", "{}"),
     ("kvmend GB/s", "gbps", "{:.2f}"),
     ("raw GB/s", "raw_gbps", "{:.2f}"),
     ("ratio", "ratio_raw", "{:.2f}"),
-    ("ratio, no headers", "ratio_raw_plain", "{:.2f}"),
+    ("plain raw", "raw_plain_gbps", "{:.2f}"),
+    ("of a write", "ratio_write", "{:.2f}"),
+    ("Python", "python_ratio", "{:.2f}"),
+    ("peers", "peer_engines", "{}"),
+    ("GB/s of", "peers", "{}"),
     ("CPU-s/GiB", "cpu_s_per_gib", "{:.2f}"),
     ("raw CPU-s/GiB", "raw_cpu_s_per_gib", "{:.2f}"),
     ("4 KiB p50 us", "p50_us", "{:.0f}"),
     ("p99 us", "p99_us", "{:.0f}"),
-    ("idle p50 us", "p50_idle_us", "{:.0f}"),
+    ("busy p50 us", "busy_p50_us", "{:.0f}"),
     ("raw p50 us", "raw_p50_us", "{:.0f}"),
     ("submit ms", "submit_ms", "{:.2f}"),
-    ("idle cores", "idle_cores", "{:.4f}"),
+    ("idle cores", "idle_cores", "{:.5f}"),
 )
 
 
-def run_rows(command: list[str], console: Console) -> list[Row]:
-    """Runs a benchmark program that prints one JSON object per line; shows the rows as they come."""
-    rows: list[Row] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith("{"):
-                continue  # a log line
-            row = json.loads(line)
-            rows.append(row)
-            console.print(f"  {row['page_bytes']:>9,} B pages: {row['gbps']:.2f} GB/s, "
-                          f"{row['ratio_raw']:.2f} of raw")
-    if process.returncode != 0:
-        raise SystemExit(f"bench: {' '.join(command)} failed (exit {process.returncode})")
-    return rows
+def shown(value: Any, form: str) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:.2f}" for name, number in value.items())
+    return form.format(value)
 
 
 def print_table(title: str, rows: list[Row], console: Console) -> None:
@@ -70,29 +69,37 @@ def print_table(title: str, rows: list[Row], console: Console) -> None:
     for name, _, _ in columns:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*(form.format(row[key]) if key in row else "" for _, key, form in columns))
+        table.add_row(*(shown(row[key], form) if key in row else "" for _, key, form in columns))
     console.print(table)
 
 
 def bench_tcp(args: argparse.Namespace, console: Console) -> list[Row]:
     """kvmend's tcp transport against one raw stream with headers."""
-    pages = "4096,65536" if args.quick else "4096,16384,65536,262144,1048576"
-    command = [str(BIN / "kvmend_data_bench"), "--page-bytes", pages,
-               "--total-mib", "256", "--reps", "7" if args.quick else str(args.reps),
-               "--idle-seconds", "3" if args.quick else "10"]
-    rows = run_rows(command, console)
+    rows = data.bench(args, "tcp", console)
     print_table("tcp on loopback, 256 MiB in scattered pages", rows, console)
     return rows
 
 
 def bench_local(args: argparse.Namespace, console: Console) -> list[Row]:
     """kvmend's local transport against two raw threads of the receiver."""
-    pages = "4096,65536" if args.quick else "4096,16384,65536,262144,1048576"
-    command = [str(BIN / "kvmend_local_bench"), "--page-bytes", pages,
-               "--reps", "7" if args.quick else str(args.reps)]
-    rows = run_rows(command, console)
+    rows = data.bench(args, "local", console)
     print_table("local: two processes of this host, 256 MiB in scattered pages", rows, console)
     return rows
+
+
+def bench_delay(args: argparse.Namespace, console: Console) -> list[Row]:
+    """kvmend and a raw stream with the same window behind a proxy that delays."""
+    rows = data.bench_delay(args, console)
+    print_table("tcp with 10 ms of round trip", rows, console)
+    return rows
+
+
+def bench_soak(args: argparse.Namespace, console: Console) -> list[Row]:
+    """Ten submitters for a minute."""
+    sys.path.insert(0, str(args.bin.parent / "python"))
+    import soak
+
+    return soak.run(args, console)
 
 
 def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
@@ -103,7 +110,15 @@ def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
                         args.svg, console)
 
 
-BENCHES = {"local": bench_local, "recovery": bench_recovery, "tcp": bench_tcp}
+def bench_instructions(args: argparse.Namespace, console: Console) -> list[Row]:
+    """Small costs, counted."""
+    import instructions
+
+    return instructions.run(args, console)
+
+
+BENCHES = {"delay": bench_delay, "instructions": bench_instructions, "local": bench_local,
+           "recovery": bench_recovery, "soak": bench_soak, "tcp": bench_tcp}
 
 
 def main() -> int:
@@ -113,8 +128,9 @@ def main() -> int:
     parser.add_argument("what", nargs="?", default="tcp", choices=sorted(BENCHES))
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, < 50 s")
     parser.add_argument("--reps", type=int, default=21, help="measured rounds of each line")
+    parser.add_argument("--parts", nargs="*", choices=data.PARTS, help="tcp, local: only these")
     parser.add_argument("--json", metavar="FILE", help="write the rows here")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="recovery: draw the timelines")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw what was measured")
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
                         help="recovery: deaths outages flap restarts blips fifty healthy")
     parser.add_argument("--bin", type=Path, default=BIN, help="folder of the benchmark programs")
@@ -126,6 +142,10 @@ def main() -> int:
                   "the machine is shared: compare ratios, not figures of different runs")
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+    if args.svg and args.what in ("tcp", "local"):
+        import data_plot
+
+        args.svg.write_text(data_plot.draw(rows))
     return 1 if any("error" in row for row in rows) else 0
 
 
