@@ -31,12 +31,16 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::uint64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::uint64_t total = 0;
-  std::uint64_t resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+std::uint64_t private_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  std::uint64_t kib = 0;
+  while (status >> word) {
+    std::uint64_t value = 0;
+    if (word == "RssAnon:" || word == "RssFile:") status >> value;
+    kib += value;
+  }
+  return kib << 10U;
 }
 
 std::uint32_t thread_count() {

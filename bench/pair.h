@@ -28,8 +28,9 @@ struct Shared {
 [[nodiscard]] double process_cpu_seconds();
 /// Monotonic wall time in seconds.
 [[nodiscard]] double now_seconds();
-/// Resident memory of this process in bytes.
-[[nodiscard]] std::uint64_t resident_bytes();
+/// Resident memory of this process that isn't shared memory, in bytes: its pools and the mapped
+/// ones of peers don't count.
+[[nodiscard]] std::uint64_t private_bytes();
 [[nodiscard]] std::uint32_t thread_count();
 
 /// Middle value; the mean of the two middle ones for an even count. 0 when empty.

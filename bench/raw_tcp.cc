@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "pair.h"
@@ -101,14 +104,33 @@ int RawTcp::connect_to(std::uint16_t port) {
 
 bool RawTcp::send(int fd, RawMode mode, std::span<std::byte> pool, std::size_t page_bytes,
                   std::span<const std::uint32_t> src_order,
-                  std::span<const std::uint32_t> dst_order) {
+                  std::span<const std::uint32_t> dst_order, std::size_t window, RawSender sender) {
+  const auto out = make_sender(sender, fd);
+  if (!out) return false;
   const std::size_t step = pages_per_call(mode, page_bytes);
   std::vector<iovec> entries;
   std::vector<std::uint64_t> header;
+  std::size_t unanswered = 0;  // frames
+  // Takes answers until at most so many are missing, or (without waiting) all that are there.
+  const auto answers = [&](std::size_t most, bool wait) {
+    std::array<char, 1024> bytes{};
+    while (unanswered > most) {
+      const ssize_t n =
+          ::recv(fd, bytes.data(), std::min(bytes.size(), unanswered), wait ? 0 : MSG_DONTWAIT);
+      if (n <= 0) return !wait && n < 0 && errno == EAGAIN;
+      unanswered -= static_cast<std::size_t>(n);
+    }
+    return true;
+  };
   for (std::size_t i = 0; i < src_order.size(); i += step) {
     const std::size_t count = std::min(step, src_order.size() - i);
+    if (mode == RawMode::kWindow) {
+      const std::size_t most = std::max<std::size_t>(window / (step * page_bytes), 1);
+      if (!answers(0, false) || (unanswered >= most && !answers(most - 1, true))) return false;
+      ++unanswered;
+    }
     entries.clear();
-    if (mode == RawMode::kHeaders) {
+    if (mode != RawMode::kPlain) {
       header.assign((kHeaderBytes + count * kSliceBytes) / 8, 0);
       header[0] = count;
       for (std::size_t k = 0; k < count; ++k)
@@ -117,10 +139,10 @@ bool RawTcp::send(int fd, RawMode mode, std::span<std::byte> pool, std::size_t p
     }
     for (std::size_t k = 0; k < count; ++k)
       entries.push_back({pool.data() + src_order[i + k] * page_bytes, page_bytes});
-    if (!send_all(fd, entries)) return false;
+    if (!out->send(entries)) return false;
   }
-  char done = 0;
-  return ::recv(fd, &done, 1, MSG_WAITALL) == 1;
+  if (mode != RawMode::kWindow) unanswered = 1;
+  return answers(0, true);
 }
 
 bool RawTcp::receive(int fd, RawMode mode, std::span<std::byte> pool, std::size_t page_bytes,
@@ -131,7 +153,7 @@ bool RawTcp::receive(int fd, RawMode mode, std::span<std::byte> pool, std::size_
   for (std::size_t i = 0; i < dst_order.size(); i += step) {
     const std::size_t count = std::min(step, dst_order.size() - i);
     entries.clear();
-    if (mode == RawMode::kHeaders) {
+    if (mode != RawMode::kPlain) {
       header.resize((kHeaderBytes + count * kSliceBytes) / 8);
       std::vector<iovec> head{{header.data(), header.size() * 8}};
       if (!receive_all(fd, head) || header[0] != count) return false;
@@ -144,14 +166,18 @@ bool RawTcp::receive(int fd, RawMode mode, std::span<std::byte> pool, std::size_
         entries.push_back({pool.data() + dst_order[i + k] * page_bytes, page_bytes});
     }
     if (!receive_all(fd, entries)) return false;
+    const bool last = i + step >= dst_order.size();
+    const char done = 1;
+    if ((mode == RawMode::kWindow || last) && ::send(fd, &done, 1, MSG_NOSIGNAL) != 1) return false;
   }
-  const char done = 1;
-  return ::send(fd, &done, 1, MSG_NOSIGNAL) == 1;
+  return true;
 }
 
-bool RawTcp::ping(int fd, std::size_t bytes, std::size_t count, double* seconds) {
+bool RawTcp::ping(int fd, std::size_t bytes, std::size_t count, double* seconds, double rest_us) {
   std::vector<std::byte> data(bytes);
   for (std::size_t i = 0; i < count; ++i) {
+    if (rest_us > 0)
+      std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(rest_us));
     const double start = now_seconds();
     std::vector<iovec> out{{data.data(), data.size()}};
     if (!send_all(fd, out)) return false;

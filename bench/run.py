@@ -4,10 +4,16 @@
     ./dev bench tcp --quick --json FILE  done in under 50 s
     ./dev bench local --quick --json FILE  copies between processes of this host
     ./dev bench kv --quick --json FILE   requests through the KV manager
+    ./dev bench delay [--quick]          10 ms of round trip, by a proxy
+    ./dev bench soak [--quick]           ten submitters for a minute: nothing grows
+    ./dev bench instructions             small costs, counted by valgrind
     ./dev bench recovery [--quick]       faults in real processes (root; docs/benchmarks.md)
 
-Rows of tcp and local compare kvmend with the machine itself, those of kv the KV manager with its own
-engine, measured in the same run between the same two processes, alternating. `gbps` are 10^9 bytes per second; CPU is user + system of both processes.
+Every row of tcp, local and delay compares kvmend with the machine itself, measured in the same run
+between the same processes, alternating; without --quick also with Python and with the peers
+(Mooncake, NIXL), which are installed under build/peers/. Those of kv compare the KV manager with its
+own engine. `gbps` are 10^9 bytes per second; CPU is
+user + system of both processes.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import data
 from rich.console import Console
 from rich.table import Table
 
@@ -30,20 +37,25 @@ Row = dict[str, Any]
 
 DATA_COLUMNS = (
     ("memory", "memory", "{}"),
+    ("variant", "variant", "{}"),
     ("page", "page_bytes", "{:,}"),
     ("threads", "threads", "{}"),
     ("kvmend GB/s", "gbps", "{:.2f}"),
     ("raw GB/s", "raw_gbps", "{:.2f}"),
     ("ratio", "ratio_raw", "{:.2f}"),
-    ("ratio, no headers", "ratio_raw_plain", "{:.2f}"),
+    ("plain raw", "raw_plain_gbps", "{:.2f}"),
+    ("of a write", "ratio_write", "{:.2f}"),
+    ("Python", "python_ratio", "{:.2f}"),
+    ("peers", "peer_engines", "{}"),
+    ("GB/s of", "peers", "{}"),
     ("CPU-s/GiB", "cpu_s_per_gib", "{:.2f}"),
     ("raw CPU-s/GiB", "raw_cpu_s_per_gib", "{:.2f}"),
     ("4 KiB p50 us", "p50_us", "{:.0f}"),
     ("p99 us", "p99_us", "{:.0f}"),
-    ("idle p50 us", "p50_idle_us", "{:.0f}"),
+    ("busy p50 us", "busy_p50_us", "{:.0f}"),
     ("raw p50 us", "raw_p50_us", "{:.0f}"),
     ("submit ms", "submit_ms", "{:.2f}"),
-    ("idle cores", "idle_cores", "{:.4f}"),
+    ("idle cores", "idle_cores", "{:.5f}"),
 )
 
 KV_COLUMNS = (
@@ -92,6 +104,12 @@ def run_rows(command: list[str], console: Console) -> list[Row]:
     return rows
 
 
+def shown(value: Any, form: str) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:.2f}" for name, number in value.items())
+    return form.format(value)
+
+
 def print_table(title: str, rows: list[Row], console: Console,
                 known: tuple[tuple[str, str, str], ...] = DATA_COLUMNS) -> None:
     """One line per row; columns that no row has are left out."""
@@ -100,27 +118,20 @@ def print_table(title: str, rows: list[Row], console: Console,
     for name, _, _ in columns:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*(form.format(row[key]) if key in row else "" for _, key, form in columns))
+        table.add_row(*(shown(row[key], form) if key in row else "" for _, key, form in columns))
     console.print(table)
 
 
 def bench_tcp(args: argparse.Namespace, console: Console) -> list[Row]:
     """kvmend's tcp transport against one raw stream with headers."""
-    pages = "4096,65536" if args.quick else "4096,16384,65536,262144,1048576"
-    command = [str(BIN / "kvmend_data_bench"), "--page-bytes", pages,
-               "--total-mib", "256", "--reps", "7" if args.quick else str(args.reps),
-               "--idle-seconds", "3" if args.quick else "10"]
-    rows = run_rows(command, console)
+    rows = data.bench(args, "tcp", console)
     print_table("tcp on loopback, 256 MiB in scattered pages", rows, console)
     return rows
 
 
 def bench_local(args: argparse.Namespace, console: Console) -> list[Row]:
     """kvmend's local transport against two raw threads of the receiver."""
-    pages = "4096,65536" if args.quick else "4096,16384,65536,262144,1048576"
-    command = [str(BIN / "kvmend_local_bench"), "--page-bytes", pages,
-               "--reps", "7" if args.quick else str(args.reps)]
-    rows = run_rows(command, console)
+    rows = data.bench(args, "local", console)
     print_table("local: two processes of this host, 256 MiB in scattered pages", rows, console)
     return rows
 
@@ -139,6 +150,21 @@ def bench_kv(args: argparse.Namespace, console: Console) -> list[Row]:
     return rows
 
 
+def bench_delay(args: argparse.Namespace, console: Console) -> list[Row]:
+    """kvmend and a raw stream with the same window behind a proxy that delays."""
+    rows = data.bench_delay(args, console)
+    print_table("tcp with 10 ms of round trip", rows, console)
+    return rows
+
+
+def bench_soak(args: argparse.Namespace, console: Console) -> list[Row]:
+    """Ten submitters for a minute."""
+    sys.path.insert(0, str(args.bin.parent / "python"))
+    import soak
+
+    return soak.run(args, console)
+
+
 def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
     """What faults cost: requests lost, time to detect and to recover."""
     import recovery
@@ -147,7 +173,15 @@ def bench_recovery(args: argparse.Namespace, console: Console) -> list[Row]:
                         args.svg, console)
 
 
-BENCHES = {"kv": bench_kv, "local": bench_local, "recovery": bench_recovery, "tcp": bench_tcp}
+def bench_instructions(args: argparse.Namespace, console: Console) -> list[Row]:
+    """Small costs, counted."""
+    import instructions
+
+    return instructions.run(args, console)
+
+
+BENCHES = {"kv": bench_kv, "delay": bench_delay, "instructions": bench_instructions, "local": bench_local,
+           "recovery": bench_recovery, "soak": bench_soak, "tcp": bench_tcp}
 
 
 def main() -> int:
@@ -157,10 +191,11 @@ def main() -> int:
     parser.add_argument("what", nargs="?", default="tcp", choices=sorted(BENCHES))
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, < 50 s")
     parser.add_argument("--reps", type=int, default=21, help="measured rounds of each line")
+    parser.add_argument("--parts", nargs="*", choices=data.PARTS, help="tcp, local: only these")
     parser.add_argument("--json", metavar="FILE", help="write the rows here")
     parser.add_argument("--merge", action="store_true",
                         help="recovery: keep FILE's rows of the scenarios that don't run now")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="recovery: draw the timelines")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw what was measured")
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
                         help="recovery: deaths outages long_outages flap restarts blips fifty "
                         "healthy; kv: "
@@ -179,6 +214,10 @@ def main() -> int:
             fresh = {row.get("scenario") for row in rows}
             kept = [row for row in json.loads(file.read_text()) if row["scenario"] not in fresh]
         file.write_text(json.dumps(kept + rows, indent=1) + "\n")
+    if args.svg and args.what in ("tcp", "local"):
+        import data_plot
+
+        args.svg.write_text(data_plot.draw(rows))
     return 1 if any("error" in row or not row.get("ok", True) for row in rows) else 0
 
 

@@ -44,6 +44,9 @@ struct TransferOptions {
   /// pinned to.
   Incarnation target{};
   std::optional<Notification> notify;
+  /// `submit` may return so much later, the transfer perhaps being over: where the engine's thread
+  /// sleeps, the caller's does its work meanwhile, which saves a short transfer two wake-ups.
+  std::chrono::nanoseconds linger{};
   /// Called once with the result, from the engine's loop thread: must return quickly and must not
   /// wait for other transfers. Called inline from `submit` never.
   std::move_only_function<void(const Status&)> on_done;

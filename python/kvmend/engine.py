@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _kvmend
-from ._kvmend import EngineStats, SessionInfo, Transfer
+from ._kvmend import EngineStats, PreparedPages, SessionInfo, Transfer
 from .errors import InvalidArgumentError, KvmendError
 from .memory import Access, Memory, address_of
 
@@ -23,6 +23,8 @@ __all__ = ["EngineOptions", "Notification", "TransferEngine", "default_options"]
 Numbers: TypeAlias = npt.NDArray[np.integer] | Sequence[int] | int
 
 DEFAULT_TIMEOUT = 5.0  # seconds, of calls that connect
+#: Seconds that a blocking transfer can't be interrupted. Most short ones are over by then.
+LINGER = 0.02
 
 
 class EngineOptions(TypedDict, total=False):
@@ -175,6 +177,7 @@ class TransferEngine:
         urgent: bool = False,
         target_incarnation: int = 0,
         notify: tuple[str, bytes] | None = None,
+        linger: float = 0.0,
     ) -> Transfer:
         """Starts a batch of slices and returns at once, however many there are.
 
@@ -185,6 +188,8 @@ class TransferEngine:
         `urgent`: overtakes bulk that hasn't been sent yet.
         `target_incarnation`: fail with PeerRestartedError unless this one answers.
         `notify`: (name, message) that the peer can fetch once the bytes have landed.
+        `linger`: seconds that the call may take, the transfer perhaps being over then: this thread
+        does the engine's work meanwhile, where the engine's thread sleeps.
 
         Raises at once: InvalidArgumentError (bad session id, no slice, zero length),
         NotRegisteredError (local address). Everything else is the transfer's result.
@@ -202,6 +207,63 @@ class TransferEngine:
             urgent=urgent,
             target=target_incarnation,
             notify=notify,
+            linger=_seconds("linger", linger),
+        )
+
+    def prepare(
+        self,
+        session_id: str,
+        local_bases: Sequence[int],
+        remote_bases: Sequence[int],
+        page_bytes: int,
+        pages: int,
+        *,
+        remote_pages: int | None = None,
+        local_stride: int = 0,
+        remote_stride: int = 0,
+    ) -> PreparedPages:
+        """Checks two layouts once, so that transfers between them need page indices only.
+
+        Each base is the address of a buffer (one for each layer, say) of `pages` pages, here and at
+        the peer (there `remote_pages`; None: as many). A stride of 0 is the page size.
+        Raises InvalidArgumentError, NotRegisteredError (a local buffer).
+        """
+        there = pages if remote_pages is None else remote_pages
+        return self._engine.prepare(
+            session_id,
+            list(local_bases),
+            list(remote_bases),
+            page_bytes,
+            (pages, there),
+            (local_stride, remote_stride),
+        )
+
+    def submit_pages(
+        self,
+        prepared: PreparedPages,
+        op: str,
+        local_pages: Numbers,
+        remote_pages: Numbers,
+        *,
+        deadline: float | None = None,
+        checksum: bool = False,
+        urgent: bool = False,
+    ) -> Transfer:
+        """Moves page local_pages[i] of every buffer to (or from) remote_pages[i].
+
+        uint32 arrays are taken as they are. Raises InvalidArgumentError, OutOfRangeError (names the
+        index); everything else is the transfer's result.
+        """
+        if op not in ("write", "read"):
+            raise InvalidArgumentError(f"op is {op!r}, but must be 'write' or 'read'")
+        return self._engine.submit_pages(
+            prepared,
+            op == "write",
+            _page_indices("local_pages", local_pages),
+            _page_indices("remote_pages", remote_pages),
+            _deadline(deadline),
+            checksum,
+            urgent,
         )
 
     def write(
@@ -278,6 +340,7 @@ class TransferEngine:
             lengths,
             deadline=deadline,
             checksum=checksum,
+            linger=LINGER,
         )
         try:
             transfer.wait()  # its deadline ends it
@@ -378,6 +441,16 @@ def _numbers(name: str, value: Numbers) -> npt.NDArray[np.uint64]:
         raise InvalidArgumentError(
             f"{name} must be whole numbers from 0 to 2**64 - 1 in one dimension: {error}"
         ) from None
+
+
+def _page_indices(name: str, value: Numbers) -> npt.NDArray[np.uint32]:
+    """A contiguous uint32 array; InvalidArgumentError for what isn't page indices."""
+    if isinstance(value, np.ndarray) and value.dtype == np.uint32 and value.ndim == 1:
+        return np.ascontiguousarray(value)
+    wide = _numbers(name, value)
+    if wide.size and wide.max() > np.iinfo(np.uint32).max:
+        raise InvalidArgumentError(f"{name} has page {wide.max()}; 2**32 - 1 is the last possible")
+    return wide.astype(np.uint32)
 
 
 def _seconds(name: str, value: float | None, default: float = 0.0) -> float:

@@ -126,13 +126,15 @@ TransferHandle submit(const EngineHolder& self, const std::string& session_id, b
                       const AddressArray& local, const AddressArray& remote,
                       const AddressArray& lengths, double deadline, bool checksum, bool urgent,
                       std::uint64_t target,
-                      const std::optional<std::pair<std::string, nb::bytes>>& notify) {
+                      const std::optional<std::pair<std::string, nb::bytes>>& notify,
+                      double linger) {
   Engine& engine = self.get();
   TransferOptions options;
   options.deadline = to_duration(deadline);
   options.checksum = checksum;
   options.urgent = urgent;
   options.target = Incarnation(target);
+  options.linger = to_duration(linger);
   if (notify)
     options.notify =
         Notification{notify->first, std::string(notify->second.c_str(), notify->second.size())};
@@ -140,6 +142,39 @@ TransferHandle submit(const EngineHolder& self, const std::string& session_id, b
     const std::vector<Slice> slices = slices_from(local, remote, lengths);
     return unwrap(engine.submit(session_id, write ? Opcode::kWrite : Opcode::kRead, slices,
                                 std::move(options)));
+  });
+}
+
+/// Keeps a pair of layouts; constant.
+struct Prepared {
+  PreparedHandle handle;
+};
+using PageArray = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+Prepared prepare(const EngineHolder& self, const std::string& session_id,
+                 std::vector<std::uint64_t> local, std::vector<std::uint64_t> remote,
+                 std::uint64_t page_bytes, std::pair<std::uint64_t, std::uint64_t> pages,
+                 std::pair<std::uint64_t, std::uint64_t> strides) {
+  Engine& engine = self.get();
+  return unlocked([&] {
+    return Prepared{unwrap(
+        engine.prepare(session_id, {std::move(local), page_bytes, strides.first, pages.first},
+                       {std::move(remote), page_bytes, strides.second, pages.second}))};
+  });
+}
+
+std::shared_ptr<Transfer> submit_pages(const EngineHolder& self, const Prepared& prepared,
+                                       bool write, const PageArray& local, const PageArray& remote,
+                                       double deadline, bool checksum, bool urgent) {
+  Engine& engine = self.get();
+  TransferOptions options;
+  options.deadline = to_duration(deadline);
+  options.checksum = checksum;
+  options.urgent = urgent;
+  return unlocked([&] {
+    return unwrap(engine.submit_pages(prepared.handle, write ? Opcode::kWrite : Opcode::kRead,
+                                      std::span(local.data(), local.size()),
+                                      std::span(remote.data(), remote.size()), std::move(options)));
   });
 }
 
@@ -162,6 +197,9 @@ void bind_engine(nb::module_& module) {
   bind_transfer(module);
   bind_infos(module);
   module.def("default_options", &default_options, "Engine options and their defaults.");
+
+  nb::class_<Prepared>(module, "PreparedPages",
+                       "Two layouts that go together, made by TransferEngine.prepare.");
 
   nb::class_<EngineHolder>(module, "Engine", "kvmend.TransferEngine's inside; no public API.")
       .def(
@@ -205,7 +243,11 @@ void bind_engine(nb::module_& module) {
           },
           "session_id"_a, "timeout"_a)
       .def("submit", &submit, "session_id"_a, "write"_a, "local"_a, "remote"_a, "lengths"_a,
-           "deadline"_a, "checksum"_a, "urgent"_a, "target"_a, "notify"_a.none())
+           "deadline"_a, "checksum"_a, "urgent"_a, "target"_a, "notify"_a.none(), "linger"_a)
+      .def("prepare", &prepare, "session_id"_a, "local"_a, "remote"_a, "page_bytes"_a, "pages"_a,
+           "strides"_a)
+      .def("submit_pages", &submit_pages, "prepared"_a, "write"_a, "local"_a, "remote"_a,
+           "deadline"_a, "checksum"_a, "urgent"_a)
       .def(
           "probe",
           [](const EngineHolder& h, const std::string& id, double timeout) {

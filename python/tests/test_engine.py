@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import kvmend
@@ -59,6 +60,58 @@ def test_65536_pages_of_4_kib_in_one_call(
     expected = np.empty_like(source).reshape(count, page)
     expected[order] = source.reshape(count, page)
     assert remote_digest(peer) == digest(expected.reshape(-1))
+
+
+@pytest.mark.parametrize("indices", [np.uint32, np.int64])
+def test_pages_by_index_between_prepared_layouts(
+    engine: TransferEngine, peer: Peer, indices: type
+) -> None:
+    layers, pages, page = 3, 1000, 4096
+    source = random_bytes(layers * pages * page)
+    back = np.zeros_like(source)
+    local, returned = engine.register_batch([source, back])
+    remote = remote_memory(peer, layers * pages * page)
+    at = [layer * pages * page for layer in range(layers)]
+    forth = engine.prepare(peer.session_id, [local + o for o in at], [remote + o for o in at], page,
+                           pages)
+    order = np.random.default_rng(1).permutation(pages).astype(indices)
+    engine.submit_pages(forth, "write", np.arange(pages, dtype=indices), order).wait()
+    expected = np.empty_like(source).reshape(layers, pages, page)
+    expected[:, order] = source.reshape(layers, pages, page)
+    assert remote_digest(peer) == digest(expected.reshape(-1))
+    again = engine.prepare(peer.session_id, [returned + o for o in at], [remote + o for o in at],
+                           page, pages)
+    engine.submit_pages(again, "read", list(range(pages)), order.tolist(), checksum=True).wait()
+    assert (back == source).all()
+    with pytest.raises(kvmend.OutOfRangeError, match="remote page 1000 of 1000"):
+        engine.submit_pages(forth, "write", [0], [pages])
+    with pytest.raises(kvmend.InvalidArgumentError):
+        engine.submit_pages(forth, "write", [0, 1], [2])
+    with pytest.raises(kvmend.InvalidArgumentError):
+        engine.submit_pages(forth, "write", [1 << 32], [2])
+    with pytest.raises(kvmend.NotRegisteredError):
+        engine.prepare(peer.session_id, [12345], [remote], page, pages)
+
+
+def test_s2_index_arrays_make_no_objects_for_pages(engine: TransferEngine, peer: Peer) -> None:
+    """Case S2: Python adds nothing that grows with the pages (./dev bench says how fast it is)."""
+    page, most = 64, 65_536
+    source = random_bytes(most * page)
+    local, remote = engine.register_memory(source), remote_memory(peer, most * page)
+    layouts = engine.prepare(peer.session_id, [local], [remote], page, most)
+    order = np.random.default_rng(1).permutation(most).astype(np.uint32)
+
+    def blocks_of(pages: int) -> int:
+        """Python allocations that one submit and wait leave or pass through, at their peak."""
+        here, there = order[:pages].copy(), order[:pages].copy()
+        tracemalloc.start()
+        engine.submit_pages(layouts, "write", here, there).wait()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    blocks_of(10)
+    assert blocks_of(most) <= blocks_of(10) + 2048
 
 
 def test_a_million_slices_are_accepted(engine: TransferEngine, peer: Peer) -> None:

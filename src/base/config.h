@@ -33,7 +33,7 @@ inline constexpr auto kForgetProvenAfter = 60s;  // the same, while new ones nee
 
 // one lane
 inline constexpr std::size_t kStagingBytes = 32'768;  // header + slices of the largest frame
-inline constexpr std::size_t kReadAheadBytes = 4'096;
+inline constexpr std::size_t kReadAheadBytes = 8'192;  // holds a whole small write
 inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane stops reading
 inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane
 inline constexpr std::size_t kMaxQueuedReadSlices = 1U << 20;  // and their slices, of all lanes
@@ -41,6 +41,7 @@ inline constexpr std::size_t kMaxQueuedPulls = 256;            // chunks being c
 inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
 inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;  // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
+inline constexpr std::size_t kSmallTurnBytes = 64U << 10;  // moves that are worth a spin afterwards
 
 // staging of small slices, per frame of a room's pages (docs/decisions/0020-staging-in-the-lane.md)
 inline constexpr std::size_t kStageBelowBytes = 2'048;  // mean length of the slices

@@ -259,8 +259,8 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
     if (user) user(status);
   };
   auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, world_, core_->loop());
-  core_->loop().post([core = std::weak_ptr(core_ref_), state, removals,
-                      guard = UnrunGuard(state)]() mutable {
+  env::Task begin = [core = std::weak_ptr(core_ref_), state, removals,
+                     guard = UnrunGuard(state)]() mutable {
     const auto alive = core.lock();
     if (!alive) return;
     guard.dismiss();
@@ -272,7 +272,14 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
       return;
     }
     (*alive)->submit(state);
-  });
+  };
+  env::EventLoop& loop = core_->loop();
+  if (options.linger > std::chrono::nanoseconds::zero() &&
+      loop.drive(
+          begin, [&] { return result->is_set(); },
+          saturating_add(state->submitted, options.linger)))
+    return handle;
+  loop.post(std::move(begin));
   return handle;
 }
 
@@ -304,6 +311,7 @@ Result<TransferHandle> EngineFacade::submit_pages(const PreparedHandle& prepared
 
 Status EngineFacade::transfer(std::string_view session_id, Opcode opcode,
                               std::span<const Slice> slices, TransferOptions options) {
+  options.linger = std::chrono::hours(24);
   auto handle = submit(session_id, opcode, slices, std::move(options));
   if (!handle) return handle.error();
   // The deadline ends it; the wait itself needs none.

@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -388,6 +390,88 @@ TEST(FacadeTest, EnginesLeaveNoDescriptorsBehind) {
     ASSERT_TRUE(a->transfer(b->session_id(), Opcode::kWrite, std::span(&slice, 1), {}).is_ok());
   }
   EXPECT_EQ(descriptors(), before);
+}
+
+// Case S3: registering touches nothing, however much it is; what was registered serves at once.
+TEST_F(Facade, EightGibibytesAreRegisteredWithoutTouchingThem) {
+  constexpr std::size_t kHuge = 8ULL << 30U;
+  auto* huge = static_cast<std::byte*>(::mmap(nullptr, kHuge, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  ASSERT_NE(huge, MAP_FAILED);
+  ASSERT_TRUE(b_->register_memory(huge, kHuge, MemoryKind::kHost, Access::kReadWrite).is_ok());
+  const auto resident = [&] {
+    std::vector<unsigned char> pages(kHuge / 4096);
+    EXPECT_EQ(::mincore(huge, kHuge, pages.data()), 0);
+    return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1U) != 0; });
+  };
+  EXPECT_EQ(resident(), 0);
+  std::memset(from_.at(0), 7, 4096);
+  const Slice last{from_.at(0), reinterpret_cast<std::uint64_t>(huge + kHuge - 4096), 4096};
+  EXPECT_TRUE(a_->transfer(id_, Opcode::kWrite, std::span(&last, 1), {}).is_ok());
+  EXPECT_EQ(huge[kHuge - 1], std::byte{7});
+  EXPECT_LE(resident(), 512);  // one huge page at most
+  EXPECT_TRUE(b_->unregister_memory(huge).is_ok());
+  ::munmap(huge, kHuge);
+}
+
+// Case S1, through the engine: one submit for 15,000 pages, contiguous or not.
+TEST_F(Facade, FifteenThousandPagesInOneSubmit) {
+  constexpr std::size_t kPages = 15'000;
+  constexpr std::size_t kPage = 64;
+  for (std::size_t i = 0; i < kPages * kPage; ++i)
+    *from_.at(i) = static_cast<std::byte>(i * 7 + i / 64);
+  for (const bool scattered : {false, true}) {
+    std::memset(to_.at(0), 0, kPool);
+    std::vector<Slice> slices;
+    for (std::size_t i = 0; i < kPages; ++i) {
+      const std::size_t page = scattered ? i * 7 % kPages : i;
+      slices.push_back(slice(page * kPage, kPage));
+    }
+    ASSERT_TRUE(wait(a_->submit(id_, Opcode::kWrite, slices, {})).is_ok());
+    EXPECT_EQ(std::memcmp(from_.at(0), to_.at(0), kPages * kPage), 0);
+  }
+}
+
+// A blocking transfer runs the loop on its caller's thread where the loop's own sleeps.
+TEST_F(Facade, ABlockingTransferDrivesTheSleepingLoop) {
+  const Slice one = slice(0, 4096);
+  std::thread::id ran_on;
+  std::size_t driven = 0;
+  for (int i = 0; i < 200; ++i) {
+    TransferOptions options;
+    options.on_done = [&](const Status&) { ran_on = std::this_thread::get_id(); };
+    ASSERT_TRUE(a_->transfer(id_, Opcode::kWrite, std::span(&one, 1), std::move(options)).is_ok());
+    if (ran_on == std::this_thread::get_id()) ++driven;
+    std::this_thread::yield();
+  }
+  EXPECT_GT(driven, 0U);
+  // Several at once: one of them drives, the others are served by it or by the loop's thread.
+  std::vector<std::jthread> threads;
+  std::atomic<int> good{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const Slice mine = slice(static_cast<std::size_t>(t) * 4096, 4096);
+        if (a_->transfer(id_, Opcode::kWrite, std::span(&mine, 1), {}).is_ok()) ++good;
+      }
+    });
+  threads.clear();
+  EXPECT_EQ(good.load(), 1'200);
+}
+
+TEST_F(Facade, ALingeringSubmitReturnsAtItsTimeWithTheTransferRunning) {
+  b_->shutdown(0s);  // nobody answers any more
+  const Slice one = slice(0, 4096);
+  TransferOptions options;
+  options.linger = 5ms;
+  options.deadline = 20s;
+  auto handle = a_->submit(id_, Opcode::kWrite, std::span(&one, 1), std::move(options));
+  ASSERT_TRUE(handle);
+  EXPECT_FALSE((*handle)->poll());
+  (*handle)->cancel();
+  const auto status = (*handle)->wait(20s);
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->code(), Code::kCancelled);
 }
 
 }  // namespace

@@ -39,6 +39,24 @@ TEST(PreparedLayouts, MergesRunsThatAreContiguousOnBothSides) {
   EXPECT_EQ(pieces[1].length, 4096U);
 }
 
+// Case S1: what is kept of a request grows with its runs, not with its pages.
+TEST(PreparedLayouts, FifteenThousandContiguousPagesAreOnePieceForEachBuffer) {
+  constexpr std::uint32_t kPages = 15'000;
+  const auto layouts = prepared({{0x10000, 0x1000000000}, 65'536, 0, kPages},
+                                {{0x2000000000, 0x3000000000}, 65'536, 0, kPages});
+  std::vector<std::uint32_t> pages(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i) pages[i] = i;
+  std::vector<transport::Piece> pieces;
+  ASSERT_TRUE(layouts->append_pieces(pages, pages, pieces).is_ok());
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(pieces[1].length, kPages * 65'536ULL);
+  // Two runs: the one gap costs one more piece.
+  pieces.clear();
+  pages.erase(pages.begin() + 7'000);
+  ASSERT_TRUE(layouts->append_pieces(pages, pages, pieces).is_ok());
+  EXPECT_EQ(pieces.size(), 4U);
+}
+
 TEST(PreparedLayouts, RefusesLayoutsThatDontFit) {
   const auto code = [](PageLayout local, PageLayout remote) {
     const auto made = PreparedLayouts::create(kPeer, std::move(local), std::move(remote));

@@ -16,6 +16,7 @@ class TransferResult {
  public:
   /// The first call counts; later ones are ignored.
   void set(const Status& status);
+  [[nodiscard]] bool is_set() const { return done_.load(std::memory_order_acquire); }
   [[nodiscard]] std::optional<Status> poll() const;
   [[nodiscard]] std::optional<Status> wait(std::chrono::nanoseconds timeout) const;
 

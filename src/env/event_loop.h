@@ -32,6 +32,16 @@ class Random {
   virtual std::uint64_t next() = 0;
 };
 
+/// Something that a loop looks at while it is awake, without a descriptor. Loop thread.
+class Poller {
+ public:
+  virtual ~Poller() = default;
+  [[nodiscard]] virtual bool ready() const = 0;
+  virtual void run() = 0;
+  /// False: the loop looks once more at `ready` and then blocks; from now on it must be woken.
+  virtual void set_awake(bool awake) = 0;
+};
+
 class EventLoop : public Clock {
  public:
   /// Runs `task` on the loop thread soon, in the order of posting. Any thread. Tasks posted after
@@ -50,6 +60,24 @@ class EventLoop : public Clock {
 
   /// Whether the caller is the loop thread.
   [[nodiscard]] virtual bool in_loop_thread() const = 0;
+
+  /// Little was moved just now and the answer, or more, may follow at once: the loop may spin a
+  /// while before it blocks. Bulk needs no such hint: buffers bridge a wake-up. Loop thread.
+  virtual void expect_more() {}
+
+  /// One for each loop; null ends it. Loops that don't block needn't care. Loop thread.
+  virtual void set_poller(Poller* poller) { static_cast<void>(poller); }
+
+  /// Where the loop's own thread sleeps at this moment, makes the caller the loop thread instead:
+  /// runs `first`, then turns until `done` holds or `until` has come. It saves whoever would wait
+  /// for the loop two wake-ups. False: the loop is busy, and nothing was done. Any thread but the
+  /// loop's.
+  virtual bool drive(Task& first, const std::function<bool()>& done, Time until) {
+    static_cast<void>(first);
+    static_cast<void>(done);
+    static_cast<void>(until);
+    return false;
+  }
 
   /// Calls `handler` when this loop notices that it wasn't served for longer than it planned to
   /// sleep (the process was stopped, the machine paused, or one handler ran very long), with the

@@ -19,6 +19,7 @@ static_assert(kSealFutureWrite == F_SEAL_FUTURE_WRITE);
 
 PoolSegment::~PoolSegment() {
   ::munmap(base_, bytes_);
+  ::munmap(alias_, bytes_);
 }
 
 PoolRegistry& PoolRegistry::of_process() {
@@ -38,9 +39,9 @@ void PoolRegistry::remove(const PoolSegment& segment) {
   for (const auto& [handle, changed] : subscribers_) changed();
 }
 
-std::vector<std::shared_ptr<PoolSegment>> PoolRegistry::list() const {
+PoolSegments PoolRegistry::list() const {
   const MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<PoolSegment>> all;
+  PoolSegments all;
   all.reserve(segments_.size());
   for (const auto& [id, segment] : segments_) all.push_back(segment);
   return all;
@@ -81,9 +82,32 @@ bool shared_memory_may_be_huge() {
 struct Mapping {
   UniqueFd fd;
   std::byte* base = nullptr;
+  std::byte* alias = nullptr;
 };
 
-// Maps a new memfd of `bytes` (a multiple of 2 MiB) at a multiple of 2 MiB and seals it.
+// Maps `bytes` (a multiple of 2 MiB) of a memfd at a multiple of 2 MiB. Null: errno says why.
+std::byte* map_aligned(int fd, std::uint64_t bytes) {
+  void* reserved = ::mmap(nullptr, bytes + kHugePage, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<std::uintptr_t>(reserved);
+  const std::uintptr_t aligned = (start + kHugePage - 1) & ~(kHugePage - 1);
+  void* base = ::mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_FIXED, fd, 0);
+  if (base == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(reserved, bytes + kHugePage);
+    errno = error;
+    return nullptr;
+  }
+  if (aligned > start) ::munmap(reserved, aligned - start);
+  const std::uintptr_t end = aligned + bytes;
+  const std::uintptr_t reserved_end = start + bytes + kHugePage;
+  if (reserved_end > end) ::munmap(reinterpret_cast<void*>(end), reserved_end - end);
+  return static_cast<std::byte*>(base);
+}
+
+// A new memfd of `bytes`, mapped twice and sealed.
 Result<Mapping> map_memfd(std::uint64_t bytes, unsigned extra_flags) {
   Mapping mapping;
   mapping.fd =
@@ -91,30 +115,18 @@ Result<Mapping> map_memfd(std::uint64_t bytes, unsigned extra_flags) {
   if (!mapping.fd.is_open()) return std::unexpected(exhausted("memfd_create", bytes, errno));
   if (::ftruncate(mapping.fd.get(), static_cast<off_t>(bytes)) != 0)
     return std::unexpected(exhausted("ftruncate", bytes, errno));
-  void* reserved = ::mmap(nullptr, bytes + kHugePage, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) return std::unexpected(exhausted("mmap", bytes, errno));
-  const auto start = reinterpret_cast<std::uintptr_t>(reserved);
-  const std::uintptr_t aligned = (start + kHugePage - 1) & ~(kHugePage - 1);
-  void* base = ::mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_FIXED, mapping.fd.get(), 0);
-  if (base == MAP_FAILED) {
+  mapping.base = map_aligned(mapping.fd.get(), bytes);
+  if (mapping.base == nullptr) return std::unexpected(exhausted("mmap", bytes, errno));
+  mapping.alias = map_aligned(mapping.fd.get(), bytes);
+  // After our own writable mappings: nobody makes another.
+  if (mapping.alias == nullptr ||
+      (::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals | memory::kSealFutureWrite) !=
+           0 &&
+       ::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals) != 0)) {
     const int error = errno;
-    ::munmap(reserved, bytes + kHugePage);
-    return std::unexpected(exhausted("mmap", bytes, error));
-  }
-  if (aligned > start) ::munmap(reserved, aligned - start);
-  const std::uintptr_t end = aligned + bytes;
-  const std::uintptr_t reserved_end = start + bytes + kHugePage;
-  if (reserved_end > end) ::munmap(reinterpret_cast<void*>(end), reserved_end - end);
-  mapping.base = static_cast<std::byte*>(base);
-  // After our own writable mapping: nobody makes another.
-  if (::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals | memory::kSealFutureWrite) !=
-          0 &&
-      ::fcntl(mapping.fd.get(), F_ADD_SEALS, memory::kSegmentSeals) != 0) {
-    const int error = errno;
-    ::munmap(base, bytes);
-    return std::unexpected(exhausted("sealing", bytes, error));
+    ::munmap(mapping.base, bytes);
+    if (mapping.alias != nullptr) ::munmap(mapping.alias, bytes);
+    return std::unexpected(exhausted(mapping.alias == nullptr ? "mmap" : "sealing", bytes, error));
   }
   return mapping;
 }
@@ -141,7 +153,9 @@ Result<std::unique_ptr<MemoryPool>> MemoryPool::create(std::uint64_t bytes) {
   Mapping mapping;
   if (shared_memory_may_be_huge()) {
     KVM_ASSIGN_OR_RETURN(mapping, map_memfd(rounded, 0));
-    if (::madvise(mapping.base, rounded, MADV_HUGEPAGE) != 0) pages = PoolPages::kSmall;
+    if (::madvise(mapping.base, rounded, MADV_HUGEPAGE) != 0 ||
+        ::madvise(mapping.alias, rounded, MADV_HUGEPAGE) != 0)
+      pages = PoolPages::kSmall;
   } else if (auto huge = map_memfd(rounded, MFD_HUGETLB)) {
     // The mapping has reserved its pages: touching them can't fail.
     mapping = std::move(*huge);
@@ -152,7 +166,7 @@ Result<std::unique_ptr<MemoryPool>> MemoryPool::create(std::uint64_t bytes) {
   }
   memory::PoolRegistry& registry = memory::PoolRegistry::of_process();
   auto segment = std::make_shared<memory::PoolSegment>(registry.next_id(), std::move(mapping.fd),
-                                                       mapping.base, rounded);
+                                                       mapping.base, mapping.alias, rounded);
   registry.add(segment);
   return std::unique_ptr<MemoryPool>(new MemoryPool(std::move(segment), bytes, pages));
 }

@@ -19,11 +19,12 @@ namespace kvmend::memory {
 inline constexpr int kSegmentSeals = 0x0001 | 0x0002 | 0x0004;  // SEAL, SHRINK, GROW
 inline constexpr int kSealFutureWrite = 0x0010;
 
-/// A mapped, sealed memfd. Constant after creation; any thread.
+/// A sealed memfd, mapped twice: at `base` for its owner, and at `alias` for the engine's own
+/// stores and loads, which the owner can't unmap under them. Constant after creation; any thread.
 class PoolSegment {
  public:
-  PoolSegment(std::uint64_t id, UniqueFd fd, std::byte* base, std::uint64_t bytes)
-      : id_(id), fd_(std::move(fd)), base_(base), bytes_(bytes) {}
+  PoolSegment(std::uint64_t id, UniqueFd fd, std::byte* base, std::byte* alias, std::uint64_t bytes)
+      : id_(id), fd_(std::move(fd)), base_(base), alias_(alias), bytes_(bytes) {}
   ~PoolSegment();
   PoolSegment(const PoolSegment&) = delete;
   PoolSegment& operator=(const PoolSegment&) = delete;
@@ -31,14 +32,23 @@ class PoolSegment {
   [[nodiscard]] std::uint64_t id() const { return id_; }  ///< never used twice in a process
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::byte* base() const { return base_; }
+  [[nodiscard]] std::byte* alias() const { return alias_; }
+  /// Whether [at, at + length) lies in the owner's mapping.
+  [[nodiscard]] bool holds(const std::byte* at, std::uint64_t length) const {
+    return at >= base_ && length <= bytes_ &&
+           static_cast<std::uint64_t>(at - base_) <= bytes_ - length;
+  }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
   std::uint64_t id_;
   UniqueFd fd_;
   std::byte* base_;
+  std::byte* alias_;
   std::uint64_t bytes_;
 };
+
+using PoolSegments = std::vector<std::shared_ptr<PoolSegment>>;
 
 /// One per process, since addresses are: an engine finds the pool behind a registered address here.
 /// Any thread.
@@ -49,7 +59,7 @@ class PoolRegistry {
   [[nodiscard]] std::uint64_t next_id() { return last_id_.fetch_add(1) + 1; }
   void add(const std::shared_ptr<PoolSegment>& segment);
   void remove(const PoolSegment& segment);
-  [[nodiscard]] std::vector<std::shared_ptr<PoolSegment>> list() const;
+  [[nodiscard]] PoolSegments list() const;
 
   /// `changed` runs after every add and remove, under a lock: it may only post. Returns a handle.
   std::uint64_t subscribe(std::function<void()> changed);

@@ -33,6 +33,7 @@ struct Board {
   std::atomic<int> command{0};
   std::atomic<int> done{0};
   std::uint64_t address = 0;
+  std::uint64_t other = 0;
   char session[64] = {};
 };
 
@@ -193,6 +194,40 @@ TEST_F(LocalEngines, AnotherUserIsServedByTcp) {
   write_everything(true, "tcp", options(), true);
 }
 
+// Small writes, one after the other and with pauses: frames go through shared memory while both
+// loops are awake and by the stream while one sleeps, and every write is in place when it is over.
+TEST_F(LocalEngines, SmallWritesArriveWhetherTheLoopsSleepOrNot) {
+  for (const auto spin : {0us, 50us, 5'000us}) {
+    board_->ready.store(0);
+    board_->command.store(0);
+    EngineOptions o = options();
+    o.spin = spin;
+    const pid_t target = start_target([](std::byte*) { return 0; }, o);
+    Memory memory(true);
+    auto engine = Engine::create(o);
+    ASSERT_TRUE(engine);
+    ASSERT_TRUE((*engine)->register_memory(memory.data(), kBytes).is_ok());
+    ASSERT_TRUE((*engine)->open_session(board_->session, 10s));
+    ASSERT_TRUE(becomes(**engine, "local"));
+    std::mt19937 random(1);
+    for (int i = 0; i < 2'000; ++i) {
+      const std::size_t to = random() % (kBytes / 4 - 8'192);
+      const std::size_t bytes = 1 + random() % 8'192;
+      const std::size_t back = kBytes / 2;
+      for (std::size_t b = 0; b < bytes; ++b) memory.data()[b] = value_at(b + to + i);
+      const Slice write{memory.data(), board_->address + to, bytes};
+      const Slice read{memory.data() + back, board_->address + to, bytes};
+      ASSERT_TRUE(
+          (*engine)->transfer(board_->session, Opcode::kWrite, std::span(&write, 1)).is_ok());
+      ASSERT_TRUE((*engine)->transfer(board_->session, Opcode::kRead, std::span(&read, 1)).is_ok());
+      ASSERT_EQ(std::memcmp(memory.data(), memory.data() + back, bytes), 0) << i;
+      if (i % 100 == 0) std::this_thread::sleep_for(1ms);
+    }
+    board_->command.store(1);
+    EXPECT_EQ(result_of(target), 0);
+  }
+}
+
 // A sender that forbids reading its memory (as yama, seccomp profiles and setuid programs do):
 // plain memory goes by tcp, pools still don't.
 TEST_F(LocalEngines, WhatMayNotBeReadGoesByTcpAndPoolsDont) {
@@ -241,6 +276,63 @@ TEST_F(LocalEngines, UnmappedSourceMemoryIsAnErrorOfTheTransferOnly) {
       (*engine)
           ->transfer(board_->session, Opcode::kWrite, scattered(good.data(), board_->address))
           .is_ok());
+}
+
+// The receiver's caller unmaps registered memory without a word: its process lives on, the writer
+// gets an error, other memory goes on being written.
+TEST_F(LocalEngines, UnmappedDestinationMemoryIsAnErrorOfTheTransferOnly) {
+  for (const bool pool : {true, false}) {
+    for (const LocalMode local : {LocalMode::kAuto, LocalMode::kOff}) {
+      for (const bool checksum : {false, true}) {
+        EngineOptions o = options();
+        o.local = local;
+        board_->ready.store(0);
+        const pid_t sender = fork_child([&]() -> int {
+          if (!eventually([&] { return board_->ready.load() == 1; })) return 60;
+          Memory own(true);
+          auto engine = Engine::create(o);
+          if (!engine || !(*engine)->register_memory(own.data(), kBytes).is_ok()) return 61;
+          if (!(*engine)->open_session(board_->session, 10s)) return 62;
+          if (!becomes(**engine, local == LocalMode::kAuto ? "local" : "tcp")) return 63;
+          const auto write = [&](std::uint64_t to) {
+            TransferOptions how;
+            how.checksum = checksum;
+            return (*engine)->transfer(board_->session, Opcode::kWrite, scattered(own.data(), to),
+                                       std::move(how));
+          };
+          if (!write(board_->address).is_ok()) return 64;
+          board_->ready.store(2);
+          if (!eventually([&] { return board_->ready.load() == 3; })) return 65;
+          if (write(board_->address).code() != Code::kNotRegistered) return 66;
+          return write(board_->other).is_ok() ? 0 : 67;
+        });
+        std::byte* gone = nullptr;
+        std::unique_ptr<MemoryPool> gone_pool;
+        if (pool) {
+          gone_pool = std::move(*MemoryPool::create(kBytes));
+          gone = gone_pool->data();
+        } else {
+          gone = static_cast<std::byte*>(
+              ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        }
+        Memory good(true);
+        auto receiver = std::move(*Engine::create(o));
+        ASSERT_TRUE(receiver->register_memory(gone, kBytes).is_ok());
+        ASSERT_TRUE(receiver->register_memory(good.data(), kBytes).is_ok());
+        board_->address = reinterpret_cast<std::uintptr_t>(gone);
+        board_->other = reinterpret_cast<std::uintptr_t>(good.data());
+        std::snprintf(board_->session, sizeof board_->session, "%s",
+                      receiver->session_id().c_str());
+        board_->ready.store(1);
+        EXPECT_TRUE(eventually([&] { return board_->ready.load() == 2; }));
+        ::munmap(gone, kBytes);
+        board_->ready.store(3);
+        EXPECT_EQ(result_of(sender), 0) << (pool ? "pool " : "foreign ") << checksum
+                                        << (local == LocalMode::kAuto ? " local" : " tcp");
+        EXPECT_TRUE(receiver->unregister_memory(gone).is_ok());
+      }
+    }
+  }
 }
 
 // Rule 7, seen from outside: what the sender writes after the cancelled transfer's end never

@@ -118,6 +118,23 @@ void EpochLanes::on_chunk_done(Lane& lane, const wire::AckEntry& result) {
   events_.on_chunk_done(result);
 }
 
+void EpochLanes::on_remnant_over(Lane& lane) {
+  if (closed_) return;
+  const auto at = std::ranges::find_if(data_, [&](const auto& d) { return d.lane.get() == &lane; });
+  if (at != data_.end()) at->answered(loop_.now());
+  events_.on_remnant_over();
+}
+
+bool EpochLanes::takes_chunks() const {
+  std::size_t lanes = 0;
+  for (const DataLane& data : data_) {
+    const transport::Remnants remnants = data.lane->remnants();
+    if (remnants.any_order > 0) return false;
+    if (remnants.in_order > 0) ++lanes;
+  }
+  return lanes <= 1;
+}
+
 void EpochLanes::on_control(Lane&, std::uint64_t, Bytes body) {
   if (!closed_) events_.on_control(body);
 }
@@ -139,8 +156,10 @@ void EpochLanes::send_ping(std::uint64_t nonce) {
 }
 
 void EpochLanes::post(const transport::Chunk& chunk) {
-  const auto data = std::ranges::min_element(
-      data_, {}, [](const DataLane& d) { return d.lane->outstanding_bytes(); });
+  const auto data = std::ranges::min_element(data_, {}, [](const DataLane& d) {
+    const bool behind = d.lane->remnants().in_order > 0;
+    return std::pair(!behind, d.lane->outstanding_bytes());
+  });
   data->lane->post(chunk);
   data->watch.begin(loop_.now());
 }

@@ -21,6 +21,8 @@ class EpochEvents {
   virtual void on_epoch_rejected(const wire::HelloReject& reject) = 0;
   virtual void on_epoch_down(const Status& why) = 0;
   virtual void on_chunk_done(const wire::AckEntry& result) = 0;
+  /// `takes_chunks` may be true again.
+  virtual void on_remnant_over() = 0;
   virtual void on_control(Bytes body) = 0;
   virtual void on_control_ack(std::uint64_t seq) = 0;
   virtual void on_pong() = 0;
@@ -44,7 +46,11 @@ class EpochLanes final : private transport::LaneObserver {
 
   void send_control(std::uint64_t seq, Bytes body);
   void send_ping(std::uint64_t nonce);
-  /// Puts the chunk on the lane with the least outstanding bytes.
+  /// False while the rest of a chunk that ended before its time could land after what is posted
+  /// now, and after its acknowledgement: such a rest is on another lane than the one that would be
+  /// used.
+  [[nodiscard]] bool takes_chunks() const;
+  /// Puts the chunk on the lane with the least outstanding bytes; behind remnants if there are any.
   void post(const transport::Chunk& chunk);
   void detach(ChunkId chunk);
   void flush();
@@ -65,6 +71,7 @@ class EpochLanes final : private transport::LaneObserver {
   void on_hello_ack(transport::Lane& lane, const wire::HelloAck& ack) override;
   void on_hello_reject(transport::Lane& lane, const wire::HelloReject& reject) override;
   void on_chunk_done(transport::Lane& lane, const wire::AckEntry& result) override;
+  void on_remnant_over(transport::Lane& lane) override;
   void on_control(transport::Lane& lane, std::uint64_t seq, Bytes body) override;
   void on_control_ack(transport::Lane& lane, std::uint64_t seq) override;
   void on_pong(transport::Lane& lane, std::uint64_t nonce) override;

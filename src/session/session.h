@@ -146,6 +146,7 @@ class Session final : private EpochEvents {
   void on_epoch_rejected(const wire::HelloReject& reject) override;
   void on_epoch_down(const Status& why) override;
   void on_chunk_done(const wire::AckEntry& result) override;
+  void on_remnant_over() override { schedule_pump(); }
   void on_control(Bytes body) override;
   void watch_process(const wire::HelloAck& ack);
   void on_control_ack(std::uint64_t seq) override;

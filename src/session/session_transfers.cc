@@ -117,7 +117,7 @@ void Session::schedule_pump() {
 
 bool Session::window_open() const {
   return in_flight_bytes_ < host_.self.options.window_bytes &&
-         in_flight_.size() < host_.self.options.window_chunks;
+         in_flight_.size() < host_.self.options.window_chunks && epoch_->takes_chunks();
 }
 
 void Session::pump() {

@@ -38,6 +38,8 @@ class LaneObserver {
   virtual void on_hello_reject(Lane& /*lane*/, const wire::HelloReject& /*reject*/) {}
   /// The peer's word on a chunk, or ours where local memory was not accessible (origin caller).
   virtual void on_chunk_done(Lane& /*lane*/, const wire::AckEntry& /*result*/) {}
+  /// One of the lane's remnants is over.
+  virtual void on_remnant_over(Lane& /*lane*/) {}
   virtual void on_control_ack(Lane& /*lane*/, std::uint64_t /*seq*/) {}
   virtual void on_pong(Lane& /*lane*/, std::uint64_t /*nonce*/) {}
 
@@ -56,6 +58,12 @@ struct Serving {
   bool control = false;             ///< control messages are welcome
   bool data = false;                ///< writes and reads are welcome
   std::uint32_t scratch_bytes = 0;  ///< a probe lane: has a scratch region of its own
+};
+
+/// Chunks that ended here before the peer answered: what is left of them may land later.
+struct Remnants {
+  std::size_t in_order = 0;   ///< before anything that is posted on the same lane afterwards
+  std::size_t any_order = 0;  ///< at any moment until the peer answers
 };
 
 /// Loop thread. A lane starts with the handshake; other frames are refused before it is over.
@@ -88,7 +96,8 @@ class Lane {
   virtual void set_observer(LaneObserver* observer) = 0;
 
   [[nodiscard]] virtual const Address& peer() const = 0;
-  /// Bytes queued or sent and not yet answered, of chunks.
+  [[nodiscard]] virtual Remnants remnants() const = 0;
+  /// Bytes queued or sent and not yet answered, of chunks and remnants.
   [[nodiscard]] virtual std::uint64_t outstanding_bytes() const = 0;
   /// Control bytes queued here and not yet taken by the connection.
   [[nodiscard]] virtual std::size_t control_backlog() const = 0;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/time.h"
 #include "kvmend/ids.h"
 #include "kvmend/status.h"
@@ -38,6 +39,8 @@ class PullSink {
   /// The copy is over. OK: the bytes lie in `where`, and when the last was read the source was
   /// still valid. The lane asks its grant once more before it acknowledges.
   virtual void on_pulled(const PullRequest& request, const Status& result) = 0;
+  /// A frame that the other end put into shared memory instead of the stream.
+  virtual void on_shared_frame(Bytes frame) = 0;
   /// The process whose memory this lane reads has gone.
   virtual void on_source_gone(const Status& why) = 0;
 };
@@ -51,6 +54,8 @@ class PullReceiver {
   virtual void pull(PullRequest request) = 0;
   /// Requests that aren't answered yet.
   [[nodiscard]] virtual std::size_t waiting() const = 0;
+  /// Hands a frame to the other end's `on_shared_frame`. False: it must go by the stream.
+  virtual bool put(Bytes frame) = 0;
 };
 
 /// One outbound lane's offers. Destroying it withdraws all of them. Loop thread.
@@ -62,8 +67,11 @@ class PullSender {
   /// Appends the chunk's pull frame and opens its memory to the peer. False: send it as a write.
   virtual bool offer(const Chunk& chunk, std::vector<std::byte>& frame) = 0;
   /// Closes the chunk's memory again. `acknowledged`: the peer has answered. Else waits for a copy
-  /// step that is reading it: only one of a peer that stands still is left, and never counts.
-  virtual void withdraw(ChunkId chunk, bool acknowledged) = 0;
+  /// step that is reading it: only one of a peer that stands still is left, and never counts; then
+  /// the result is false.
+  virtual bool withdraw(ChunkId chunk, bool acknowledged) = 0;
+  /// Hands a frame to the other end's `on_shared_frame`. False: it must go by the stream.
+  virtual bool put(Bytes frame) = 0;
   /// The peer couldn't read a chunk: chunks go as writes from now on.
   virtual void give_up(const Status& why) = 0;
 };
@@ -74,10 +82,12 @@ class PullPort {
   virtual ~PullPort() = default;
   /// How this process introduces itself in hellos and their answers.
   [[nodiscard]] virtual const wire::HostIdentity& identity() const = 0;
-  /// Null: the initiator's memory can't be reached (the reason has been logged once).
+  /// Null: the initiator's memory can't be reached (the reason has been logged once). `lane`: what
+  /// both ends call their lane, unique on this host.
   virtual std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& initiator,
-                                                     PullSink& sink) = 0;
-  virtual std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, PullSink& sink) = 0;
+                                                     std::uint64_t lane, PullSink& sink) = 0;
+  virtual std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, std::uint64_t lane,
+                                              PullSink& sink) = 0;
 };
 
 }  // namespace kvmend::transport

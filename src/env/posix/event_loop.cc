@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kMaxTasksPerTurn = 1'024;
 constexpr std::size_t kMaxTimersPerTurn = 1'024;
-// Spinning goes on only if something happened within so many spin durations.
+// Spinning goes on only if more was expected within so many spin durations.
 constexpr int kSpinActivityPeriods = 16;
 // With a gap handler the loop sleeps no longer than this: only a sleep with a planned end shows
 // that the process was stopped in the middle of it.
@@ -71,17 +71,28 @@ PosixEventLoop::~PosixEventLoop() {
 // ------------------------------------------------------------------------------------- running
 
 void PosixEventLoop::run() {
-  while (run_once(-1ns)) {
+  const std::lock_guard turns(turn_);
+  lends_ = true;
+  while (turn_or_finish(-1ns)) {
   }
+  lends_ = false;
 }
 
 bool PosixEventLoop::run_once(Duration timeout) {
+  const std::lock_guard turns(turn_);
+  return turn_or_finish(timeout);
+}
+
+bool PosixEventLoop::turn_or_finish(Duration timeout) {
   KVM_CHECK(!in_turn_, "a loop runs itself");
   bind_to_this_thread();
-  if (stop_.load(std::memory_order_acquire)) {
-    finish();
-    return false;
-  }
+  if (!stop_.load(std::memory_order_acquire)) turn(timeout);
+  if (!stop_.load(std::memory_order_acquire)) return true;
+  finish();
+  return false;
+}
+
+void PosixEventLoop::turn(Duration timeout) {
   in_turn_ = true;
   // Time between two calls of a caller that drives us counts as a gap, too: nobody was served.
   note_progress(Duration::zero());
@@ -89,13 +100,53 @@ bool PosixEventLoop::run_once(Duration timeout) {
   const int events = wait(planned);
   note_progress(planned);
   dispatch_io(events);
+  if (poller_ != nullptr && poller_->ready()) poller_->run();
   run_posted();
   run_timers();
   run_end_of_turn();
   in_turn_ = false;
-  if (!stop_.load(std::memory_order_acquire)) return true;
-  finish();
-  return false;
+}
+
+bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time until) {
+  if (in_loop_thread()) return false;
+  const std::unique_lock turns(turn_, std::try_to_lock);
+  if (!turns.owns_lock() || !asleep_until_ || stop_.load(std::memory_order_acquire)) return false;
+  {
+    const MutexLock lock(mutex_);
+    asleep_ = false;  // who posts from now on is heard by this thread
+  }
+  bind_to_this_thread();
+  driven_ = true;
+  if (poller_ != nullptr) poller_->set_awake(true);
+  in_turn_ = true;
+  std::exchange(first, {})();
+  run_end_of_turn();
+  in_turn_ = false;
+  while (!done() && !stop_.load(std::memory_order_acquire)) {
+    const Duration left = until == kForever ? Duration(-1) : until - now();
+    if (until != kForever && left <= Duration::zero()) break;
+    turn(left);
+  }
+  driven_ = false;
+  give_back();
+  return true;
+}
+
+// The thread in `run` still blocks, as it planned to before: wakes it for what it can't know of.
+void PosixEventLoop::give_back() {
+  owner_.store({}, std::memory_order_release);
+  bool due = stop_.load(std::memory_order_acquire) || !ready_.empty() || !end_of_turn_.empty() ||
+             timers_.next_due() < *asleep_until_;
+  if (poller_ != nullptr) {
+    poller_->set_awake(false);
+    due = due || poller_->ready();
+  }
+  const MutexLock lock(mutex_);
+  if (due || !posted_.empty()) {
+    wake();
+  } else {
+    asleep_ = true;
+  }
 }
 
 // Tasks posted before the stop still run; later ones are dropped where they are posted.
@@ -150,10 +201,14 @@ Duration PosixEventLoop::plan_wait(Duration timeout) {
 
 int PosixEventLoop::wait(Duration planned) {
   if (planned != Duration::zero() && options_.spin > Duration::zero() &&
-      now() - last_activity_ < options_.spin * kSpinActivityPeriods) {
+      now() - expected_more_ < options_.spin * kSpinActivityPeriods) {
     if (const int events = spin(planned); events != 0) return std::max(events, 0);
     // The rest of a short plan is lost to the spin at most once: timers are checked afterwards.
     if (planned > Duration::zero()) planned = std::max(planned - options_.spin, Duration::zero());
+  }
+  if (poller_ != nullptr && planned != Duration::zero()) {
+    poller_->set_awake(false);
+    if (poller_->ready()) planned = Duration::zero();
   }
   {
     const MutexLock lock(mutex_);
@@ -163,10 +218,38 @@ int PosixEventLoop::wait(Duration planned) {
       asleep_ = true;
     }
   }
-  const int events = poll_epoll(planned);
+  const bool lend = lends_ && !driven_ && planned != Duration::zero();
+  const int events = lend ? wait_lending(planned) : poll_epoll(planned, events_);
+  if (poller_ != nullptr) poller_->set_awake(true);
   const MutexLock lock(mutex_);
   asleep_ = false;
   return events;
+}
+
+// Others may run turns meanwhile. What was ready may be so no more: handlers meet EAGAIN then, and
+// an id that has gone finds no watcher.
+int PosixEventLoop::wait_lending(Duration planned) {
+  asleep_until_ = planned < Duration::zero() ? kForever : now() + planned;
+  owner_.store({}, std::memory_order_release);
+  Events events;
+  turn_.unlock();
+  const int count = poll_epoll(planned, events);
+  turn_.lock();
+  bind_to_this_thread();
+  asleep_until_.reset();
+  std::copy_n(events.begin(), count, events_.begin());
+  return count;
+}
+
+void PosixEventLoop::set_poller(Poller* poller) {
+  KVM_CHECK(in_loop_thread(), "set_poller: not the loop thread");
+  if (poller_ != nullptr) poller_->set_awake(false);
+  poller_ = poller;
+}
+
+void PosixEventLoop::expect_more() {
+  KVM_CHECK(in_loop_thread(), "expect_more: not the loop thread");
+  expected_more_ = now();
 }
 
 // Polls without blocking. Positive: so many events; negative: something else is due; 0: nothing.
@@ -175,27 +258,29 @@ int PosixEventLoop::spin(Duration planned) {
       now() + (planned < Duration::zero() ? options_.spin : std::min(planned, options_.spin));
   do {
     if (has_posted_.load(std::memory_order_relaxed)) return -1;
-    if (const int events = poll_epoll(Duration::zero()); events > 0) return events;
+    if (poller_ != nullptr && poller_->ready()) return -1;
+    if (const int events = poll_epoll(Duration::zero(), events_); events > 0) return events;
     // Whoever we wait for may need this very core: on a busy machine spinning must not hold it.
     ::sched_yield();
   } while (now() < end);
   return 0;
 }
 
-int PosixEventLoop::poll_epoll(Duration timeout) {
+int PosixEventLoop::poll_epoll(Duration timeout, Events& events) {
   int count = -1;
-  if (precise_wait_) {
+  if (precise_wait_.load(std::memory_order_relaxed)) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
     const timespec ts{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
-    count = ::epoll_pwait2(epoll_.get(), events_.data(), kMaxEventsPerTurn,
+    count = ::epoll_pwait2(epoll_.get(), events.data(), kMaxEventsPerTurn,
                            timeout < Duration::zero() ? nullptr : &ts, nullptr);
     // Kernels before 5.11, and sandboxes that don't know the call.
-    if (count < 0 && (errno == ENOSYS || errno == EPERM)) precise_wait_ = false;
+    if (count < 0 && (errno == ENOSYS || errno == EPERM))
+      precise_wait_.store(false, std::memory_order_relaxed);
   }
-  if (!precise_wait_) {
+  if (!precise_wait_.load(std::memory_order_relaxed)) {
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
     count = ::epoll_wait(
-        epoll_.get(), events_.data(), kMaxEventsPerTurn,
+        epoll_.get(), events.data(), kMaxEventsPerTurn,
         timeout < Duration::zero() ? -1 : static_cast<int>(std::min<std::int64_t>(ms, INT_MAX)));
   }
   KVM_CHECK(count >= 0 || errno == EINTR, "epoll_wait failed (a loop used after fork?)");
@@ -229,7 +314,6 @@ void PosixEventLoop::dispatch_io(int count) {
     // An earlier handler of this batch may have destroyed this watcher.
     if (Watched* found = watched_.find(id)) found->watcher->on_io(events);
   }
-  if (count > 0) last_activity_ = now();
 }
 
 void PosixEventLoop::run_posted() {
@@ -246,7 +330,6 @@ void PosixEventLoop::run_posted() {
     has_posted_.store(false, std::memory_order_relaxed);
   }
   if (ready_.empty()) return;
-  last_activity_ = now();
   for (std::size_t budget = kMaxTasksPerTurn; budget > 0 && !ready_.empty(); --budget) {
     Task task = std::move(ready_.front());
     ready_.pop_front();
@@ -278,10 +361,13 @@ void PosixEventLoop::post(Task task) {
   if (closed_) return;  // the task dies with the caller's expression, outside of the lock
   posted_.push_back(std::move(task));
   has_posted_.store(true, std::memory_order_relaxed);
-  if (!std::exchange(asleep_, false)) return;
+  if (std::exchange(asleep_, false)) wake();
+}
+
+// Under the lock: once it is released, a stopped loop may be destroyed. The write can't block, and
+// EAGAIN would mean that the loop is signalled already.
+void PosixEventLoop::wake() {
   wakeups_.fetch_add(1, std::memory_order_relaxed);
-  // Under the lock: once it is released, a stopped loop may be destroyed. The write can't block,
-  // and EAGAIN would mean that the loop is signalled already.
   const std::uint64_t one = 1;
   static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
 }

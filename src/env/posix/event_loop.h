@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -38,7 +40,7 @@ struct IoId {
 };
 
 struct EventLoopOptions {
-  /// How long to poll before blocking, while I/O or posted tasks keep coming. It saves a wake-up's
+  /// How long to poll before blocking, while `expect_more` keeps coming. It saves a wake-up's
   /// latency at the price of a core; an idle loop always blocks.
   Duration spin{};
   /// Gaps longer than this are reported to the gap handler.
@@ -46,7 +48,8 @@ struct EventLoopOptions {
 };
 
 /// The loop belongs to the thread that runs it; between `run_once` calls, to the one that ran it
-/// last, and before the first, to the one that created it. It must not be used in a forked child.
+/// last, and before the first, to the one that created it. While the thread in `run` blocks it
+/// belongs to nobody, and another thread may `drive` it. It must not be used in a forked child.
 class PosixEventLoop final : public EventLoop {
  public:
   /// Errors: `kResourceExhausted` (descriptors).
@@ -75,6 +78,10 @@ class PosixEventLoop final : public EventLoop {
   void cancel_timer(TimerId timer) override;
   void at_end_of_turn(Task task) override;
   [[nodiscard]] bool in_loop_thread() const override;
+  /// Only while `run` runs: its thread lends the loop while it blocks.
+  bool drive(Task& first, const std::function<bool()>& done, Time until) override;
+  void expect_more() override;
+  void set_poller(Poller* poller) override;
   void set_gap_handler(GapHandler handler) override;
 
   // For PosixNetwork. Loop thread.
@@ -99,10 +106,17 @@ class PosixEventLoop final : public EventLoop {
   };
 
   PosixEventLoop(const EventLoopOptions& options, GuardedFd epoll, GuardedFd wake);
+  using Events = std::array<epoll_event, kMaxEventsPerTurn>;
+
+  bool turn_or_finish(Duration timeout);
+  void turn(Duration timeout);
   Duration plan_wait(Duration timeout);
   int wait(Duration planned);
+  int wait_lending(Duration planned);
   int spin(Duration planned);
-  int poll_epoll(Duration timeout);
+  int poll_epoll(Duration timeout, Events& events);
+  void give_back();
+  void wake() KVM_REQUIRES(mutex_);
   void note_progress(Duration planned);
   void dispatch_io(int count);
   void run_posted();
@@ -125,17 +139,24 @@ class PosixEventLoop final : public EventLoop {
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> wakeups_{0};
 
-  // Loop thread.
-  std::array<epoll_event, kMaxEventsPerTurn> events_{};
+  std::atomic<bool> precise_wait_{true};  // epoll_pwait2 works here
+
+  // Held by whoever runs turns. The thread in `run` gives it away while it blocks.
+  std::mutex turn_;
+  // Loop thread, with `turn_` held.
+  bool lends_ = false;                // inside `run`
+  bool driven_ = false;               // by a thread that isn't the one in `run`
+  std::optional<Time> asleep_until_;  // the thread in `run` blocks until then
+  Events events_{};
   bool in_turn_ = false;
-  bool precise_wait_ = true;  // epoll_pwait2 works here
   TimerQueue timers_;
   SlotMap<Watched> watched_;
   std::deque<Task> ready_;  // taken from posted_, not run yet
   std::vector<Task> end_of_turn_;
   GapHandler gap_handler_;
+  Poller* poller_ = nullptr;
   Duration last_seen_{};  // boot time at the last point where the loop was known to run; 0: never
-  Time last_activity_{};
+  Time expected_more_{};  // the last `expect_more`
 };
 
 }  // namespace kvmend::env::posix

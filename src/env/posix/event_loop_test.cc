@@ -4,7 +4,9 @@
 #include <poll.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -163,11 +165,15 @@ TEST(PosixEventLoop, BelongsToTheThreadThatRanItLast) {
   EXPECT_TRUE(loop->in_loop_thread());
 }
 
-TEST(PosixEventLoop, SpinsOnlyWhileThingsHappen) {
+TEST(PosixEventLoop, SpinsOnlyWhileMoreIsExpected) {
   auto loop = make_loop({.spin = 200us});
   int ran = 0;
   std::jthread poster([&] {
-    for (int i = 0; i < 200; ++i) loop->post([&] { ++ran; });
+    for (int i = 0; i < 200; ++i)
+      loop->post([&] {
+        ++ran;
+        loop->expect_more();
+      });
   });
   ASSERT_TRUE(run_until(*loop, [&] { return ran == 200; }));
   // Idle for long: the turn blocks for its whole timeout and costs no more than one spin of CPU.
@@ -260,6 +266,114 @@ TEST(PosixRandom, TwoGeneratorsDiffer) {
   PosixRandom b;
   EXPECT_NE(a.next(), b.next());
   EXPECT_NE(a.next(), a.next());
+}
+
+/// A loop with a thread of its own.
+class RunningLoop {
+ public:
+  explicit RunningLoop(const EventLoopOptions& options = {})
+      : loop(make_loop(options)), thread_([this] { loop->run(); }) {}
+  ~RunningLoop() {
+    loop->stop();
+    thread_.join();
+  }
+  /// Drives it as soon as its thread sleeps.
+  void drive(const std::function<void()>& first, const std::function<bool()>& done,
+             Time until = kForever) {
+    while (true) {
+      Task task = [&] { first(); };
+      if (loop->drive(task, done, until)) return;
+      std::this_thread::yield();
+    }
+  }
+  std::unique_ptr<PosixEventLoop> loop;
+
+ private:
+  std::thread thread_;
+};
+
+TEST(PosixEventLoop, WhoeverWaitsMayDriveASleepingLoop) {
+  RunningLoop running;
+  PosixEventLoop& loop = *running.loop;
+  const auto me = std::this_thread::get_id();
+  std::vector<std::thread::id> ran_on;
+  bool timer_fired = false;
+  bool posted_ran = false;
+  std::thread other;
+  running.drive(
+      [&] {
+        EXPECT_TRUE(loop.in_loop_thread());
+        ran_on.push_back(std::this_thread::get_id());
+        loop.at_end_of_turn([&] { ran_on.push_back(std::this_thread::get_id()); });
+        loop.add_timer(loop.now() + 2ms, [&] { timer_fired = true; });
+        other = std::thread([&] { loop.post([&] { posted_ran = true; }); });
+      },
+      [&] { return timer_fired && posted_ran; });
+  other.join();
+  EXPECT_EQ(ran_on, (std::vector{me, me}));
+  EXPECT_FALSE(loop.in_loop_thread());
+  // Its own thread goes on with what comes later.
+  std::atomic<bool> later{false};
+  loop.post([&] {
+    EXPECT_NE(std::this_thread::get_id(), me);
+    later.store(true);
+  });
+  const Time deadline = loop.now() + 30s;
+  while (!later.load() && loop.now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(later.load());
+}
+
+TEST(PosixEventLoop, ATimerLeftBehindByADriverFires) {
+  RunningLoop running;
+  std::atomic<bool> fired{false};
+  PosixEventLoop& loop = *running.loop;
+  running.drive([&] { loop.add_timer(loop.now() + 1ms, [&] { fired.store(true); }); },
+                [] { return true; });
+  const Time deadline = loop.now() + 30s;
+  while (!fired.load() && loop.now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(fired.load());
+}
+
+TEST(PosixEventLoop, DrivingEndsAtItsTimeAndNeverInsideTheLoop) {
+  RunningLoop running;
+  PosixEventLoop& loop = *running.loop;
+  const Time until = loop.now() + 3ms;
+  bool nested = true;
+  running.drive(
+      [&] {
+        Task task = [] {};
+        nested = loop.drive(task, [] { return true; }, kForever);
+      },
+      [] { return false; }, until);
+  EXPECT_GE(loop.now(), until);
+  EXPECT_FALSE(nested);
+}
+
+TEST(PosixEventLoop, ManyDriversAndPostersLoseNothing) {
+  for (const Duration spin : {Duration::zero(), Duration(20us)}) {
+    RunningLoop running({.spin = spin});
+    PosixEventLoop& loop = *running.loop;
+    constexpr int kThreads = 4;
+    constexpr int kRounds = 2'000;
+    int count = 0;  // of the loop thread, whoever that is
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < kRounds; ++i) {
+          std::atomic<bool> done{false};
+          Task task = [&] {
+            loop.post([&] {
+              ++count;
+              done.store(true);
+            });
+          };
+          if (!loop.drive(task, [&] { return done.load(); }, kForever)) loop.post(std::move(task));
+          while (!done.load()) std::this_thread::yield();
+        }
+      });
+    threads.clear();
+    EXPECT_EQ(count, kThreads * kRounds);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/try.h"
@@ -47,6 +48,17 @@ void Board::close(ChunkId chunk) {
 
 void Board::mark(std::size_t reader, ChunkId chunk) {
   layout_->readers[reader].chunk.store(chunk.value);
+}
+
+std::optional<std::size_t> Board::take_ring() {
+  const auto free = std::ranges::find(ring_taken_, false);
+  if (free == ring_taken_.end()) return std::nullopt;
+  *free = true;
+  const auto index = static_cast<std::size_t>(free - ring_taken_.begin());
+  RingLayout& ring = layout_->rings[index];
+  ring.taken.store(0);
+  for (RingLayout::Entry& entry : ring.entries) entry.turn.store(0);
+  return index;
 }
 
 Result<std::unique_ptr<PeerBoard>> PeerBoard::map(UniqueFd fd) {

@@ -12,11 +12,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/config.h"
 #include "base/unique_fd.h"
 #include "kvmend/ids.h"
 #include "kvmend/status.h"
+#include "transport/local/ring.h"
 
 namespace kvmend::transport::local {
 
@@ -29,6 +31,8 @@ struct BoardLayout {
   };
   std::array<Reader, 8> readers;
   std::array<std::atomic<std::uint64_t>, config::kLocalChunkSlots> open;  // by chunk id, modulo
+  std::atomic<std::uint32_t> awake;  // 1: the owner's loop looks at rings
+  std::array<RingLayout, kRings> rings;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -48,10 +52,17 @@ class Board {
   /// 0 takes the mark away.
   void mark(std::size_t reader, ChunkId chunk);
 
+  void set_awake(bool awake) { layout_->awake.store(awake ? 1 : 0); }
+  /// A cleared ring for a new link; nothing when all are taken. Loop thread.
+  std::optional<std::size_t> take_ring();
+  void give_ring(std::size_t index) { ring_taken_[index] = false; }
+  RingLayout& ring(std::size_t index) { return layout_->rings[index]; }
+
  private:
   Board(UniqueFd fd, BoardLayout* layout) : fd_(std::move(fd)), layout_(layout) {}
   UniqueFd fd_;
   BoardLayout* layout_;
+  std::array<bool, kRings> ring_taken_{};
 };
 
 /// A peer's, mapped read-only. Any thread.
@@ -66,6 +77,8 @@ class PeerBoard {
   [[nodiscard]] bool is_open(ChunkId chunk) const {
     return layout_->open[chunk.value % config::kLocalChunkSlots].load() == chunk.value;
   }
+  [[nodiscard]] bool is_awake() const { return layout_->awake.load() != 0; }
+  [[nodiscard]] const RingLayout& ring(std::size_t index) const { return layout_->rings[index]; }
   [[nodiscard]] bool is_reading(ChunkId chunk) const {
     for (std::size_t i = 0; i < kBoardReaders; ++i)
       if (layout_->readers[i].chunk.load() == chunk.value) return true;

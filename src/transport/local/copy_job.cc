@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/config.h"
+#include "memory/guarded.h"
 #include "transport/local/fast_copy.h"
 
 namespace kvmend::transport::local {
@@ -14,6 +15,13 @@ namespace {
 
 constexpr std::size_t kMaxIov = 1024;
 constexpr int kPausesBeforeYield = 2'000;
+
+const memory::PoolSegment* find_pool(const memory::PoolSegments& pools, const std::byte* at,
+                                     std::uint64_t length) {
+  const auto found =
+      std::ranges::find_if(pools, [&](const auto& pool) { return pool->holds(at, length); });
+  return found == pools.end() ? nullptr : found->get();
+}
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -24,21 +32,23 @@ void pause_briefly() {
 }  // namespace
 
 CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source,
-                 std::shared_ptr<const SegmentMap> segments, LocalReceiver* owner)
+                 std::shared_ptr<const SegmentMap> segments,
+                 std::shared_ptr<const memory::PoolSegments> own, LocalReceiver* owner)
     : receiver(owner),
       request_(std::move(request)),
       source_(std::move(source)),
-      segments_(std::move(segments)) {
+      segments_(std::move(segments)),
+      own_(std::move(own)) {
   parts_.reserve(request_.where.size());
   const MappedSegment* segment = nullptr;
   std::uint32_t segment_id = wire::PullSource::kForeignMemory;
+  const memory::PoolSegment* pool = nullptr;
   for (std::size_t i = 0; i < request_.where.size(); ++i) {
     const iovec& where = request_.where[i];
     const wire::PullSource& from = request_.sources[i];
     Part part{static_cast<std::byte*>(where.iov_base), from.offset,
-              static_cast<std::uint32_t>(where.iov_len), false};
+              static_cast<std::uint32_t>(where.iov_len), Way::kOtherSide};
     if (from.segment == wire::PullSource::kForeignMemory) {
-      part.foreign = true;
       unresolved_ |= !source_->foreign;
     } else {
       if (segment == nullptr || segment_id != from.segment) {
@@ -49,6 +59,13 @@ CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source
       const std::byte* bytes = segment == nullptr ? nullptr : segment->at(from.offset, part.length);
       unresolved_ |= bytes == nullptr;
       part.from = reinterpret_cast<std::uintptr_t>(bytes);
+      part.way = Way::kKernel;
+      if (pool == nullptr || !pool->holds(part.to, part.length))
+        pool = find_pool(*own_, part.to, part.length);
+      if (pool != nullptr) {
+        part.to = pool->alias() + (part.to - pool->base());
+        part.way = Way::kStores;
+      }
     }
     parts_.push_back(part);
   }
@@ -63,14 +80,16 @@ CopyJob::Outcome CopyJob::copy_all(const env::Clock& clock, Board& board, std::s
   std::size_t part = 0;
   std::uint32_t offset = 0;
   bool any_foreign = false;
+  bool any_stores = false;
   while (part < parts_.size()) {
     Outcome outcome = Outcome::kCopied;
     if (!begin_step(clock, board, reader, outcome)) return outcome;
-    if (parts_[part].foreign) {
-      any_foreign = true;
-      outcome = copy_foreign_step(part, offset);
+    if (parts_[part].way == Way::kStores) {
+      any_stores = true;
+      copy_by_stores(part, offset);
     } else {
-      copy_mapped_step(part, offset);
+      any_foreign |= parts_[part].way == Way::kOtherSide;
+      outcome = copy_by_kernel(part, offset);
     }
     end_step(board, reader);
     if (outcome != Outcome::kCopied) return outcome;
@@ -79,6 +98,7 @@ CopyJob::Outcome CopyJob::copy_all(const env::Clock& clock, Board& board, std::s
   if (!source_->board->is_open(request_.chunk)) return Outcome::kWithdrawn;
   if (any_foreign && (!source_->process.alive() || !source_->link_open.load()))
     return Outcome::kGone;
+  if (any_stores && !pools_are_mapped()) return Outcome::kTargetFault;
   if (sum_ && sum_->value() != request_.checksum) return Outcome::kCorrupt;
   return Outcome::kCopied;
 }
@@ -106,69 +126,98 @@ void CopyJob::end_step(Board& board, std::size_t reader) {
   in_step_.store(false);
 }
 
-void CopyJob::add_to_checksum(const std::byte* at, std::size_t bytes) {
-  if (sum_) sum_->update({at, bytes});
-}
-
-void CopyJob::copy_mapped_step(std::size_t& part, std::uint32_t& offset) {
-  std::size_t left = config::kPoolCopyStepBytes;
-  while (part < parts_.size() && !parts_[part].foreign && left > 0) {
-    const Part& piece = parts_[part];
-    const std::size_t n = std::min<std::size_t>(left, piece.length - offset);
-    const auto* from = reinterpret_cast<const std::byte*>(piece.from) + offset;  // NOLINT
-    fast_copy(piece.to + offset, from, n);
-    add_to_checksum(piece.to + offset, n);
-    left -= n;
+void CopyJob::advance(std::size_t bytes, std::size_t& part, std::uint32_t& offset) const {
+  while (bytes > 0) {
+    const std::size_t n = std::min<std::size_t>(bytes, parts_[part].length - offset);
+    bytes -= n;
     offset += static_cast<std::uint32_t>(n);
-    if (offset == piece.length) {
+    if (offset == parts_[part].length) {
       ++part;
       offset = 0;
     }
   }
 }
 
-CopyJob::Outcome CopyJob::copy_foreign_step(std::size_t& part, std::uint32_t& offset) {
+void CopyJob::copy_by_stores(std::size_t& part, std::uint32_t& offset) {
+  std::size_t left = config::kPoolCopyStepBytes;
+  while (part < parts_.size() && parts_[part].way == Way::kStores && left > 0) {
+    const Part& piece = parts_[part];
+    const std::size_t n = std::min<std::size_t>(left, piece.length - offset);
+    const auto* from = reinterpret_cast<const std::byte*>(piece.from) + offset;  // NOLINT
+    fast_copy(piece.to + offset, from, n);
+    if (sum_) sum_->update({piece.to + offset, n});
+    left -= n;
+    advance(n, part, offset);
+  }
+}
+
+CopyJob::Outcome CopyJob::copy_by_kernel(std::size_t& part, std::uint32_t& offset) {
   thread_local std::array<iovec, kMaxIov> to;
   thread_local std::array<iovec, kMaxIov> from;
+  const Way way = parts_[part].way;
   std::size_t count = 0;
   std::size_t wanted = 0;
-  for (std::size_t i = part; i < parts_.size() && parts_[i].foreign && count < kMaxIov &&
+  for (std::size_t i = part; i < parts_.size() && parts_[i].way == way && count < kMaxIov &&
                              wanted < config::kForeignCopyStepBytes;
        ++i, ++count) {
     const std::uint32_t skip = i == part ? offset : 0;
     const std::size_t n =
         std::min<std::size_t>(config::kForeignCopyStepBytes - wanted, parts_[i].length - skip);
     to[count] = {parts_[i].to + skip, n};
-    from[count] = {reinterpret_cast<void*>(parts_[i].from + skip), n};  // NOLINT: not ours
+    from[count] = {reinterpret_cast<void*>(parts_[i].from + skip), n};  // NOLINT: perhaps not ours
     wanted += n;
   }
-  const ssize_t got =
-      source_->process.read(std::span(to).first(count), std::span(from).first(count));
-  if (got <= 0) {
-    switch (static_cast<int>(-got)) {
-      case ESRCH:
-        return Outcome::kGone;
-      case EPERM:
-      case ENOSYS:
-        return Outcome::kDenied;
-      default:
-        return source_->process.alive() ? Outcome::kSourceFault : Outcome::kGone;
+  const std::span<iovec> into(to.data(), count);
+  const std::span<const iovec> sources(from.data(), count);
+  const ssize_t got = way == Way::kOtherSide ? source_->process.read(into, sources)
+                                             : memory::guarded_copy(into, sources);
+  if (got <= 0)
+    return why_not_copied(way, got,
+                          memory::is_mapped(to[0].iov_base, std::min(to[0].iov_len, 1UL)));
+  // Short at a page that can't be accessed: the next step meets it first, and says so.
+  if (sum_) {
+    auto left = static_cast<std::size_t>(got);
+    std::size_t used = 0;
+    while (left > 0) {
+      into[used].iov_len = std::min(into[used].iov_len, left);
+      left -= into[used++].iov_len;
     }
+    if (!memory::guarded_sum(into.first(used), *sum_)) return Outcome::kTargetFault;
   }
-  // Short at a page that can't be read: the next step meets it first, and says so.
-  auto rest = static_cast<std::size_t>(got);
-  while (rest > 0) {
-    const Part& piece = parts_[part];
-    const std::size_t n = std::min<std::size_t>(rest, piece.length - offset);
-    add_to_checksum(piece.to + offset, n);
-    rest -= n;
-    offset += static_cast<std::uint32_t>(n);
-    if (offset == piece.length) {
-      ++part;
-      offset = 0;
-    }
-  }
+  advance(static_cast<std::size_t>(got), part, offset);
   return Outcome::kCopied;
+}
+
+CopyJob::Outcome CopyJob::why_not_copied(Way way, ssize_t got, bool target_is_mapped) const {
+  const int error = static_cast<int>(-got);
+  if (error == EPERM || error == ENOSYS) return Outcome::kDenied;
+  if (way == Way::kKernel) return Outcome::kTargetFault;  // the source is a sealed mapping
+  if (error == ESRCH || !source_->process.alive()) return Outcome::kGone;
+  return target_is_mapped ? Outcome::kSourceFault : Outcome::kTargetFault;
+}
+
+// Stores to an alias don't fail when the owner has unmapped the pool; nobody would see the bytes.
+bool CopyJob::pools_are_mapped() const {
+  const memory::PoolSegment* pool = nullptr;
+  std::uintptr_t low = UINTPTR_MAX;
+  std::uintptr_t high = 0;
+  for (std::size_t i = 0; i <= parts_.size(); ++i) {
+    const bool more = i < parts_.size();
+    if (more && parts_[i].way != Way::kStores) continue;
+    const auto* at = more ? static_cast<const std::byte*>(request_.where[i].iov_base) : nullptr;
+    if (!more || pool == nullptr || !pool->holds(at, parts_[i].length)) {
+      if (pool != nullptr &&
+          !memory::is_mapped(reinterpret_cast<void*>(low), high - low))  // NOLINT
+        return false;
+      if (!more) return true;
+      pool = find_pool(*own_, at, parts_[i].length);
+      low = UINTPTR_MAX;
+      high = 0;
+    }
+    low = std::min(low, reinterpret_cast<std::uintptr_t>(at));
+    high = std::max(high, reinterpret_cast<std::uintptr_t>(at) + parts_[i].length);
+  }
+  return true;
 }
 
 void CopyJob::stop() {
@@ -183,8 +232,9 @@ void CopyJob::stop() {
 }
 
 bool CopyJob::writes_into(const std::byte* base, std::uint64_t length) const {
-  return std::ranges::any_of(parts_, [&](const Part& part) {
-    return part.to < base + length && base < part.to + part.length;
+  return std::ranges::any_of(request_.where, [&](const iovec& part) {
+    const auto* to = static_cast<const std::byte*>(part.iov_base);
+    return to < base + length && base < to + part.iov_len;
   });
 }
 
@@ -199,6 +249,8 @@ Status CopyJob::status() const {
       return {Code::kCancelled, Origin::kCaller, "the sender withdrew the chunk"};
     case Outcome::kSourceFault:
       return {Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible"};
+    case Outcome::kTargetFault:
+      return {Code::kNotRegistered, Origin::kLocal, "destination memory isn't accessible"};
     case Outcome::kDenied:
       return {Code::kUnavailable, Origin::kLocal, "the sender's memory can't be read from here"};
     case Outcome::kGone:

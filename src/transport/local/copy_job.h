@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "env/event_loop.h"
+#include "memory/pool_registry.h"
 #include "transport/local/board.h"
 #include "transport/local/peer_process.h"
 #include "transport/local/segment_map.h"
@@ -36,14 +37,17 @@ class CopyJob {
     kExpired,      ///< the grant's time had come
     kWithdrawn,    ///< the sender has closed the chunk
     kSourceFault,  ///< its memory isn't there (any more)
+    kTargetFault,  ///< our own memory isn't: its owner unmapped it without unregistering
     kDenied,       ///< we may not read it
     kGone,         ///< the process has died or become another program
     kCorrupt,      ///< the checksum doesn't match
   };
 
-  /// `segments` keeps the mappings; a source that can't be resolved makes the job end with kDenied.
+  /// `segments` keeps the peer's mappings, `own` those of this process's pools. A source that can't
+  /// be resolved makes the job end with kDenied.
   CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source,
-          std::shared_ptr<const SegmentMap> segments, LocalReceiver* receiver);
+          std::shared_ptr<const SegmentMap> segments,
+          std::shared_ptr<const memory::PoolSegments> own, LocalReceiver* receiver);
 
   /// Copies everything. `reader` is this thread's place on `board`. Any one thread, once.
   void run(const env::Clock& clock, Board& board, std::size_t reader);
@@ -60,23 +64,33 @@ class CopyJob {
   LocalReceiver* receiver;  ///< null once it has gone; loop thread
 
  private:
+  // How a part is copied. Stores of our own go only where nobody can unmap the memory under them:
+  // to the alias of a pool. Elsewhere the kernel stores, and says when it can't.
+  enum class Way : std::uint8_t {
+    kStores,     // mapped segment -> alias
+    kKernel,     // mapped segment -> any memory of ours
+    kOtherSide,  // memory of the peer -> any memory of ours
+  };
   struct Part {
     std::byte* to = nullptr;
-    std::uint64_t from = 0;  // an address here (mapped) or there (foreign)
+    std::uint64_t from = 0;  // an address here, or there (kOtherSide)
     std::uint32_t length = 0;
-    bool foreign = false;
+    Way way = Way::kStores;
   };
 
   Outcome copy_all(const env::Clock& clock, Board& board, std::size_t reader);
   bool begin_step(const env::Clock& clock, Board& board, std::size_t reader, Outcome& why);
   void end_step(Board& board, std::size_t reader);
-  void copy_mapped_step(std::size_t& part, std::uint32_t& offset);
-  Outcome copy_foreign_step(std::size_t& part, std::uint32_t& offset);
-  void add_to_checksum(const std::byte* at, std::size_t bytes);
+  void copy_by_stores(std::size_t& part, std::uint32_t& offset);
+  Outcome copy_by_kernel(std::size_t& part, std::uint32_t& offset);
+  [[nodiscard]] Outcome why_not_copied(Way way, ssize_t got, bool target_is_mapped) const;
+  void advance(std::size_t bytes, std::size_t& part, std::uint32_t& offset) const;
+  [[nodiscard]] bool pools_are_mapped() const;
 
   PullRequest request_;
   std::shared_ptr<const SourceMemory> source_;
   std::shared_ptr<const SegmentMap> segments_;
+  std::shared_ptr<const memory::PoolSegments> own_;
   std::vector<Part> parts_;
   bool unresolved_ = false;
   Outcome outcome_ = Outcome::kStopped;

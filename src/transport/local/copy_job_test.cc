@@ -14,6 +14,7 @@
 
 #include "env/posix/clock.h"
 #include "env/posix/event_loop.h"
+#include "kvmend/pool.h"
 #include "memory/pool_registry.h"
 #include "transport/local/copy_workers.h"
 
@@ -63,7 +64,7 @@ class Rig {
     return job.outcome();
   }
   Outcome run(PullRequest what) {
-    CopyJob job(std::move(what), source, segments, nullptr);
+    CopyJob job(std::move(what), source, segments, pools, nullptr);
     return run(job);
   }
 
@@ -71,6 +72,7 @@ class Rig {
   std::unique_ptr<Board> board;
   std::shared_ptr<SourceMemory> source;
   std::shared_ptr<const SegmentMap> segments = std::make_shared<SegmentMap>();
+  std::shared_ptr<const memory::PoolSegments> pools = std::make_shared<memory::PoolSegments>();
   std::vector<std::byte> from;
   std::vector<std::byte> to;
 };
@@ -120,7 +122,7 @@ TEST(CopyJob, ChecksTheChecksumOfWhatArrived) {
 
 TEST(CopyJob, AStoppedOneWritesNothing) {
   Rig s;
-  CopyJob job(s.foreign_request(), s.source, s.segments, nullptr);
+  CopyJob job(s.foreign_request(), s.source, s.segments, s.pools, nullptr);
   job.stop();
   EXPECT_EQ(s.run(job), Outcome::kStopped);
   EXPECT_TRUE(std::ranges::all_of(s.to, [](std::byte b) { return b == std::byte{0}; }));
@@ -152,6 +154,46 @@ TEST(CopyJob, SourceMemoryThatIsGoneIsAnError) {
   ::munmap(page, kBytes / 2);
 }
 
+// The receiver's own memory was unmapped by a caller who forgot to unregister it: an error,
+// whatever kind of memory it is and wherever the bytes come from.
+TEST(CopyJob, OwnMemoryThatIsGoneIsAnErrorAndNoSignal) {
+  for (const bool to_pool : {false, true}) {
+    for (const bool from_segment : {false, true}) {
+      for (const bool checksum : {false, true}) {
+        Rig s;
+        if (from_segment) s.segments = one_segment(s.from);
+        std::unique_ptr<MemoryPool> pool;
+        std::byte* target = nullptr;
+        if (to_pool) {
+          pool = std::move(*MemoryPool::create(kBytes));
+          target = pool->data();
+          s.pools =
+              std::make_shared<memory::PoolSegments>(memory::PoolRegistry::of_process().list());
+        } else {
+          target = static_cast<std::byte*>(
+              ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        }
+        PullRequest request = from_segment ? s.request(4, 0) : s.foreign_request();
+        request.has_checksum = checksum;
+        wire::Checksum sum;
+        std::size_t at = 0;
+        for (iovec& where : request.where) {
+          sum.update({s.from.data() + at, where.iov_len});
+          where.iov_base = target + at;
+          at += where.iov_len;
+        }
+        request.checksum = sum.value();
+        ASSERT_EQ(s.run(request), Outcome::kCopied);
+        ASSERT_EQ(std::memcmp(target, s.from.data(), kBytes), 0);
+        ::munmap(target + kBytes / 2, kBytes / 2);
+        EXPECT_EQ(s.run(request), Outcome::kTargetFault)
+            << (to_pool ? "pool" : "foreign") << (from_segment ? " from segment" : " from process");
+        ::munmap(target, kBytes / 2);
+      }
+    }
+  }
+}
+
 TEST(CopyJob, ASenderThatDiesOrExecsDoesntCount) {
   Rig s;
   const pid_t child = ::fork();
@@ -175,7 +217,7 @@ TEST(CopyJob, ASenderThatDiesOrExecsDoesntCount) {
 TEST(CopyJob, NothingIsWrittenAfterStopReturns) {
   Rig s;
   for (int round = 0; round < 50; ++round) {
-    CopyJob job(s.foreign_request(), s.source, s.segments, nullptr);
+    CopyJob job(s.foreign_request(), s.source, s.segments, s.pools, nullptr);
     std::jthread copier([&] { job.run(s.clock, *s.board, round % 2 == 0 ? 0 : 1); });
     for (int spins = 0; spins < round * 200; ++spins)
       std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -195,7 +237,7 @@ TEST(CopyJob, NothingIsReadOnceTheSenderHasWaited) {
       ASSERT_TRUE(s.board->open(kChunk));
     }
     std::ranges::fill(s.from, std::byte{1});
-    CopyJob job(s.foreign_request(), s.source, s.segments, nullptr);
+    CopyJob job(s.foreign_request(), s.source, s.segments, s.pools, nullptr);
     std::jthread copier([&] { job.run(s.clock, *s.board, 0); });
     for (int spins = 0; spins < round * 200; ++spins)
       std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -219,7 +261,8 @@ TEST(CopyWorkers, CopyOnTwoThreadsAndAnswerOnTheLoop) {
   });
   EXPECT_EQ(workers.threads(), 0U);
   for (int i = 0; i < 10; ++i)
-    workers.submit(std::make_shared<CopyJob>(s.foreign_request(), s.source, s.segments, nullptr));
+    workers.submit(
+        std::make_shared<CopyJob>(s.foreign_request(), s.source, s.segments, s.pools, nullptr));
   const Time deadline = loop->now() + 30s;
   while (answered < 10 && loop->now() < deadline) loop->run_once(10ms);
   EXPECT_EQ(answered, 10U);

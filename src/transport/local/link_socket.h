@@ -8,6 +8,7 @@
 //                                             <-  segment {id, bytes} + memfd     (for each pool)
 //     mapped {id, whether}                    ->
 //                                             <-  retire {id}
+//     bell {}: look at your ring              <->
 #pragma once
 
 #include <sys/types.h>
@@ -30,16 +31,18 @@ enum class LinkKind : std::uint32_t {
   kSegment = 4,
   kMapped = 5,
   kRetire = 6,
+  kBell = 7,
 };
 
 /// Both ends are kvmend on the same machine: a plain layout, checked by magic and size.
 struct LinkMessage {
-  static constexpr std::uint64_t kMagic = 0x314B4E494C4D564BULL;  // "KVMLINK1"
+  static constexpr std::uint64_t kMagic = 0x324B4E494C4D564BULL;  // "KVMLINK2"
   std::uint64_t magic = kMagic;
   LinkKind kind{};
-  std::uint32_t id = 0;  ///< segment, mapped, retire
-  std::uint64_t a = 0;   ///< welcome: address of the nonce; segment: bytes; ready, mapped: 0 or 1
-  std::uint64_t b = 0;   ///< welcome: the nonce
+  /// segment, mapped, retire; hello and welcome: number of the ring in the board, from 1; 0: none
+  std::uint32_t id = 0;
+  std::uint64_t a = 0;  ///< welcome: address of the nonce; segment: bytes; ready, mapped: 0 or 1
+  std::uint64_t b = 0;  ///< welcome: the nonce
   std::array<char, 112> address{};  ///< hello: zero-terminated
 
   void set_address(std::string_view text);

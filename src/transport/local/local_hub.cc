@@ -38,10 +38,13 @@ LocalHub::LocalHub(const LaneContext& context, FdLoop& fds, wire::HostIdentity i
       identity_(std::move(identity)),
       board_(std::move(board)),
       listener_(std::move(listener)),
+      pools_(
+          std::make_shared<const memory::PoolSegments>(memory::PoolRegistry::of_process().list())),
       workers_(context.loop, *board_,
                [this](std::vector<std::shared_ptr<CopyJob>>& jobs) { on_jobs_done(jobs); }) {
   context_.regions.set_observer(this);
   context_.grants.set_observer(this);
+  context_.loop.set_poller(this);
   subscription_ = memory::PoolRegistry::of_process().subscribe(
       [this, &loop = context_.loop, alive = std::weak_ptr(alive_)] {
         loop.post([this, alive] {
@@ -54,13 +57,14 @@ LocalHub::~LocalHub() {
   memory::PoolRegistry::of_process().unsubscribe(subscription_);
   context_.regions.set_observer(nullptr);
   context_.grants.set_observer(nullptr);
+  context_.loop.set_poller(nullptr);
   for (const auto& job : active_) job->stop();
 }
 
 // ------------------------------------------------------------------------------------------ lanes
 
 std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& initiator,
-                                                     PullSink& sink) {
+                                                     std::uint64_t lane, PullSink& sink) {
   std::shared_ptr<SourceLink> link;
   if (const auto at = sources_.find(initiator.local_address); at != sources_.end())
     link = at->second.lock();
@@ -79,12 +83,13 @@ std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& i
     link = std::move(*opened);
     sources_[initiator.local_address] = link;
   }
-  return std::make_unique<LocalReceiver>(*this, std::move(link), sink);
+  return std::make_unique<LocalReceiver>(*this, std::move(link), lane, sink);
 }
 
-std::unique_ptr<PullSender> LocalHub::send_to(const wire::HostIdentity& target, PullSink& sink) {
+std::unique_ptr<PullSender> LocalHub::send_to(const wire::HostIdentity& target, std::uint64_t lane,
+                                              PullSink& sink) {
   if (target.local_address.empty()) return nullptr;
-  return std::make_unique<LocalSender>(*this, target.local_address, sink);
+  return std::make_unique<LocalSender>(*this, target.local_address, lane, sink);
 }
 
 void LocalHub::say_fallback(const std::string& peer, const Status& why) {
@@ -121,12 +126,12 @@ void LocalHub::accept_links() {
 }
 
 void LocalHub::on_pools_changed() {
-  const auto pools = memory::PoolRegistry::of_process().list();
+  pools_ = std::make_shared<const memory::PoolSegments>(memory::PoolRegistry::of_process().list());
   for (const auto& link : targets_)
-    if (!link->address().empty()) link->show(pools);
+    if (!link->address().empty()) link->show(*pools_);
 }
 
-const TargetLink* LocalHub::target_at(const std::string& address) const {
+TargetLink* LocalHub::target_at(const std::string& address) const {
   const auto at = target_by_address_.find(address);
   return at == target_by_address_.end() ? nullptr : at->second;
 }
@@ -158,9 +163,9 @@ void LocalHub::on_target_dead(const TargetLink& target, const Status& why) {
     if (senders_.contains(sender)) sender->sink().on_source_gone(why);
 }
 
-void LocalHub::wait_for_reader(const TargetLink& target, ChunkId chunk) const {
+bool LocalHub::wait_for_reader(const TargetLink& target, ChunkId chunk) const {
   const PeerBoard* board = target.board();
-  if (board == nullptr || !board->is_reading(chunk)) return;
+  if (board == nullptr || !board->is_reading(chunk)) return true;
   // A step takes some tens of microseconds, and longer only when its thread doesn't get a core. One
   // of a peer that is stopped is left: what it reads when it goes on never counts (board.h).
   const Time start = context_.loop.now();
@@ -168,9 +173,42 @@ void LocalHub::wait_for_reader(const TargetLink& target, ChunkId chunk) const {
   while (board->is_reading(chunk)) {
     const Time now = context_.loop.now();
     if (now < look) continue;
-    if (now - start > config::kWithdrawWait || target.process()->stopped()) return;
+    if (now - start > config::kWithdrawWait || target.process()->stopped()) return false;
     look = now + config::kWithdrawLook;
     ::sched_yield();
+  }
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------ rings
+
+bool LocalHub::ready() const {
+  return std::ranges::any_of(receivers_, [](auto* r) { return r->link().ring().ready(); }) ||
+         std::ranges::any_of(targets_, [](const auto& t) { return t->ring().ready(); });
+}
+
+// A frame's lane may close any lane, and so end receivers and senders. Links live until the turn's
+// end at least. What no lane wants any more is dropped, as bytes of a closed stream would be.
+void LocalHub::run() {
+  std::vector<RingFrame> frames;
+  std::unordered_set<LinkRing*> seen;
+  for (LocalReceiver* receiver : receivers_)
+    if (LinkRing& ring = receiver->link().ring(); seen.insert(&ring).second)
+      while (auto frame = ring.take()) frames.push_back(*frame);
+  const std::size_t of_sources = frames.size();
+  for (const auto& target : targets_)
+    while (auto frame = target->ring().take()) frames.push_back(*frame);
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    const RingFrame& frame = frames[i];
+    if (i < of_sources) {
+      const auto at =
+          std::ranges::find_if(receivers_, [&](auto* r) { return r->lane() == frame.lane; });
+      if (at != receivers_.end()) (*at)->sink().on_shared_frame(frame.view());
+    } else {
+      const auto at =
+          std::ranges::find_if(senders_, [&](auto* s) { return s->lane() == frame.lane; });
+      if (at != senders_.end()) (*at)->sink().on_shared_frame(frame.view());
+    }
   }
 }
 

@@ -23,7 +23,7 @@
 namespace kvmend::transport::local {
 
 /// Loop thread. Its lanes must be closed before it goes.
-class LocalHub final : public PullPort, private memory::RevocationObserver {
+class LocalHub final : public PullPort, private memory::RevocationObserver, private env::Poller {
  public:
   /// Listens for links. Errors: what the machine doesn't offer (then engines use tcp).
   static Result<std::unique_ptr<LocalHub>> create(const LaneContext& context, FdLoop& fds);
@@ -31,8 +31,9 @@ class LocalHub final : public PullPort, private memory::RevocationObserver {
 
   [[nodiscard]] const wire::HostIdentity& identity() const override { return identity_; }
   std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& initiator,
-                                             PullSink& sink) override;
-  std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, PullSink& sink) override;
+                                             std::uint64_t lane, PullSink& sink) override;
+  std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, std::uint64_t lane,
+                                      PullSink& sink) override;
 
   // For local_lanes.
   void add(LocalReceiver* receiver) { receivers_.insert(receiver); }
@@ -40,11 +41,13 @@ class LocalHub final : public PullPort, private memory::RevocationObserver {
   void add(LocalSender* sender) { senders_.insert(sender); }
   void remove(LocalSender* sender) { senders_.erase(sender); }
   /// The receiver's link at `address`, or null.
-  [[nodiscard]] const TargetLink* target_at(const std::string& address) const;
+  [[nodiscard]] TargetLink* target_at(const std::string& address) const;
   void start(std::shared_ptr<CopyJob> job);
   Board& board() { return *board_; }
-  /// Waits until `target` reads nothing of the chunk, unless it is stopped.
-  void wait_for_reader(const TargetLink& target, ChunkId chunk) const;
+  /// This process's pools, as of a moment ago.
+  [[nodiscard]] const std::shared_ptr<const memory::PoolSegments>& pools() const { return pools_; }
+  /// Waits until `target` reads nothing of the chunk. False: it is stopped, and was left.
+  bool wait_for_reader(const TargetLink& target, ChunkId chunk) const;
   /// Says once for each peer why it is served by tcp.
   void say_fallback(const std::string& peer, const Status& why);
 
@@ -54,6 +57,11 @@ class LocalHub final : public PullPort, private memory::RevocationObserver {
  private:
   LocalHub(const LaneContext& context, FdLoop& fds, wire::HostIdentity identity,
            std::unique_ptr<Board> board, UniqueFd listener);
+
+  // env::Poller: the rings of all links.
+  [[nodiscard]] bool ready() const override;
+  void run() override;
+  void set_awake(bool awake) override { board_->set_awake(awake); }
 
   void on_region_ending(const memory::Region& region) override;
   void on_grant_ending(GrantId grant) override;
@@ -79,6 +87,7 @@ class LocalHub final : public PullPort, private memory::RevocationObserver {
   std::unordered_set<LocalSender*> senders_;
   std::unordered_set<std::shared_ptr<CopyJob>> active_;
   std::unordered_set<std::string> said_;
+  std::shared_ptr<const memory::PoolSegments> pools_;
   std::size_t inline_left_ = config::kInlinePullBudget;
   bool inline_reset_scheduled_ = false;
   std::uint64_t subscription_ = 0;

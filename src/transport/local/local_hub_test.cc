@@ -45,9 +45,11 @@ class TestFds final : public FdLoop {
 
 struct Sink final : PullSink {
   void on_pulled(const PullRequest&, const Status& result) override { results.push_back(result); }
+  void on_shared_frame(Bytes frame) override { frames.emplace_back(frame.begin(), frame.end()); }
   void on_source_gone(const Status& why) override { gone.push_back(why); }
   std::vector<Status> results;
   std::vector<Status> gone;
+  std::vector<std::vector<std::byte>> frames;
 };
 
 /// An engine's worth of tables and its hub.
@@ -80,9 +82,9 @@ class LocalHubTest : public testing::Test {
     return true;
   }
   void link() {
-    pulls_ = receiver_.hub->receive_from(sender_.hub->identity(), receiver_sink_);
+    pulls_ = receiver_.hub->receive_from(sender_.hub->identity(), 5, receiver_sink_);
     ASSERT_NE(pulls_, nullptr);
-    offers_ = sender_.hub->send_to(receiver_.hub->identity(), sender_sink_);
+    offers_ = sender_.hub->send_to(receiver_.hub->identity(), 5, sender_sink_);
     ASSERT_NE(offers_, nullptr);
     ASSERT_TRUE(run_until([&] { return offers_->ready(); }));
   }
@@ -229,7 +231,7 @@ TEST_F(LocalHubTest, ClosingTheReceivingLaneStopsItsCopies) {
 TEST_F(LocalHubTest, OtherHostsUsersAndProcessesAreRefused) {
   const wire::HostIdentity self = sender_.hub->identity();
   const auto refused = [&](const wire::HostIdentity& identity) {
-    return receiver_.hub->receive_from(identity, receiver_sink_) == nullptr;
+    return receiver_.hub->receive_from(identity, 5, receiver_sink_) == nullptr;
   };
   wire::HostIdentity other = self;
   other.boot_id[0] ^= std::byte{1};

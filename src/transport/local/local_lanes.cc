@@ -2,18 +2,17 @@
 
 #include <sys/uio.h>
 
-#include <optional>
-
+#include "memory/guarded.h"
 #include "transport/local/local_hub.h"
-#include "wire/checksum.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::local {
 
 // --------------------------------------------------------------------------------------- receiver
 
-LocalReceiver::LocalReceiver(LocalHub& hub, std::shared_ptr<SourceLink> link, PullSink& sink)
-    : hub_(hub), link_(std::move(link)), sink_(sink) {
+LocalReceiver::LocalReceiver(LocalHub& hub, std::shared_ptr<SourceLink> link, std::uint64_t lane,
+                             PullSink& sink)
+    : hub_(hub), link_(std::move(link)), lane_(lane), sink_(sink) {
   hub_.add(this);
 }
 
@@ -28,7 +27,8 @@ void LocalReceiver::pull(PullRequest request) {
     return;
   }
   ++waiting_;
-  hub_.start(std::make_shared<CopyJob>(std::move(request), memory, link_->segments(), this));
+  hub_.start(
+      std::make_shared<CopyJob>(std::move(request), memory, link_->segments(), hub_.pools(), this));
 }
 
 void LocalReceiver::answer(const CopyJob& job) {
@@ -38,8 +38,8 @@ void LocalReceiver::answer(const CopyJob& job) {
 
 // ----------------------------------------------------------------------------------------- sender
 
-LocalSender::LocalSender(LocalHub& hub, std::string address, PullSink& sink)
-    : hub_(hub), address_(std::move(address)), sink_(sink) {
+LocalSender::LocalSender(LocalHub& hub, std::string address, std::uint64_t lane, PullSink& sink)
+    : hub_(hub), address_(std::move(address)), lane_(lane), sink_(sink) {
   hub_.add(this);
 }
 
@@ -47,7 +47,7 @@ LocalSender::~LocalSender() {
   // All are closed first, so that the peer starts no further step while we wait.
   for (const ChunkId chunk : offered_) hub_.board().close(chunk);
   if (const TargetLink* target = hub_.target_at(address_))
-    for (const ChunkId chunk : offered_) hub_.wait_for_reader(*target, chunk);
+    for (const ChunkId chunk : offered_) static_cast<void>(hub_.wait_for_reader(*target, chunk));
   hub_.remove(this);
 }
 
@@ -65,8 +65,7 @@ bool LocalSender::offer(const Chunk& chunk, std::vector<std::byte>& frame) {
   sources_.clear();
   std::size_t hint = 0;
   bool reachable = true;
-  std::optional<wire::Checksum> sum;
-  if (chunk.checksum) sum.emplace();
+  bytes_.clear();
   chunk.for_each_slice(
       [&](std::byte* local, RegionRef region, std::uint64_t offset, std::uint32_t length) {
         slices_.push_back({region, offset, length});
@@ -77,21 +76,33 @@ bool LocalSender::offer(const Chunk& chunk, std::vector<std::byte>& frame) {
           sources_.push_back(
               {wire::PullSource::kForeignMemory, reinterpret_cast<std::uintptr_t>(local)});
         }
-        if (sum && reachable) sum->update({local, length});
+        if (chunk.checksum) bytes_.push_back({local, length});
       });
-  if (!reachable || slices_.size() > wire::kMaxSlicesPerPull || !hub_.board().open(chunk.id))
-    return false;
+  if (!reachable || slices_.size() > wire::kMaxSlicesPerPull) return false;
+  std::uint64_t checksum = 0;
+  if (chunk.checksum) {
+    const auto sum = memory::guarded_checksum(bytes_);
+    if (!sum) return false;  // the write meets the same fault, and says so
+    checksum = *sum;
+  }
+  if (!hub_.board().open(chunk.id)) return false;
   offered_.insert(chunk.id);
   wire::append_pull_frame(frame, chunk.checksum ? wire::kFlagChecksum : std::uint8_t{0}, chunk.id,
-                          {chunk.grant, sum ? sum->value() : 0}, slices_, sources_);
+                          {chunk.grant, checksum}, slices_, sources_);
   return true;
 }
 
-void LocalSender::withdraw(ChunkId chunk, bool acknowledged) {
-  if (offered_.erase(chunk) == 0) return;
+bool LocalSender::withdraw(ChunkId chunk, bool acknowledged) {
+  if (offered_.erase(chunk) == 0) return true;
   hub_.board().close(chunk);
-  if (acknowledged) return;
-  if (const TargetLink* target = hub_.target_at(address_)) hub_.wait_for_reader(*target, chunk);
+  if (acknowledged) return true;
+  const TargetLink* target = hub_.target_at(address_);
+  return target == nullptr || hub_.wait_for_reader(*target, chunk);
+}
+
+bool LocalSender::put(Bytes frame) {
+  TargetLink* target = hub_.target_at(address_);
+  return target != nullptr && target->put(lane_, frame);
 }
 
 void LocalSender::give_up(const Status& why) {

@@ -17,13 +17,16 @@ class LocalHub;
 /// Loop thread.
 class LocalReceiver final : public PullReceiver {
  public:
-  LocalReceiver(LocalHub& hub, std::shared_ptr<SourceLink> link, PullSink& sink);
+  LocalReceiver(LocalHub& hub, std::shared_ptr<SourceLink> link, std::uint64_t lane,
+                PullSink& sink);
   ~LocalReceiver() override;
 
   void pull(PullRequest request) override;
   [[nodiscard]] std::size_t waiting() const override { return waiting_; }
+  bool put(Bytes frame) override { return link_->put(lane_, frame); }
 
-  [[nodiscard]] const SourceLink& link() const { return *link_; }
+  [[nodiscard]] std::uint64_t lane() const { return lane_; }
+  [[nodiscard]] SourceLink& link() const { return *link_; }
   PullSink& sink() { return sink_; }
   /// A job of ours is over.
   void answer(const CopyJob& job);
@@ -31,6 +34,7 @@ class LocalReceiver final : public PullReceiver {
  private:
   LocalHub& hub_;
   std::shared_ptr<SourceLink> link_;
+  std::uint64_t lane_;
   PullSink& sink_;
   std::size_t waiting_ = 0;
 };
@@ -38,25 +42,29 @@ class LocalReceiver final : public PullReceiver {
 /// Loop thread.
 class LocalSender final : public PullSender {
  public:
-  LocalSender(LocalHub& hub, std::string address, PullSink& sink);
+  LocalSender(LocalHub& hub, std::string address, std::uint64_t lane, PullSink& sink);
   ~LocalSender() override;
 
   [[nodiscard]] bool ready() const override;
   bool offer(const Chunk& chunk, std::vector<std::byte>& frame) override;
-  void withdraw(ChunkId chunk, bool acknowledged) override;
+  bool withdraw(ChunkId chunk, bool acknowledged) override;
+  bool put(Bytes frame) override;
   void give_up(const Status& why) override;
 
+  [[nodiscard]] std::uint64_t lane() const { return lane_; }
   [[nodiscard]] const std::string& address() const { return address_; }
   PullSink& sink() { return sink_; }
 
  private:
   LocalHub& hub_;
   std::string address_;  ///< of the receiver
+  std::uint64_t lane_;
   PullSink& sink_;
   bool given_up_ = false;
   std::unordered_set<ChunkId> offered_;
   std::vector<wire::WireSlice> slices_;
   std::vector<wire::PullSource> sources_;
+  std::vector<iovec> bytes_;  // to be summed
 };
 
 }  // namespace kvmend::transport::local

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 
@@ -18,6 +20,11 @@ Result<const void*> map_sealed(UniqueFd fd, std::uint64_t bytes) {
   if (seals < 0 || (seals & memory::kSegmentSeals) != memory::kSegmentSeals)
     return fail(Code::kProtocolError, Origin::kPeer,
                 fmt::format("shared memory with seals {:#x}", static_cast<unsigned>(seals)));
+  // A hole that the owner punches into a file of reserved pages may leave none for us to fault in.
+  struct statfs system{};
+  if (::fstatfs(fd.get(), &system) != 0 ||
+      (system.f_type == HUGETLBFS_MAGIC && (seals & memory::kSealFutureWrite) == 0))
+    return fail(Code::kProtocolError, Origin::kPeer, "shared huge pages that may get holes");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0 || bytes == 0 ||
       static_cast<std::uint64_t>(info.st_size) != bytes)

@@ -20,8 +20,8 @@ Status unavailable(std::string detail) {
 }  // namespace
 
 Result<std::shared_ptr<SourceLink>> SourceLink::open(FdLoop& fds, const wire::HostIdentity& self,
-                                                     const Board& board,
-                                                     const wire::HostIdentity& sender, Gone gone) {
+                                                     Board& board, const wire::HostIdentity& sender,
+                                                     Gone gone) {
   if (sender.boot_id != self.boot_id) return std::unexpected(unavailable("another host"));
   if (sender.uid != self.uid)
     return std::unexpected(unavailable(fmt::format("it runs as user {}", sender.uid)));
@@ -34,17 +34,19 @@ Result<std::shared_ptr<SourceLink>> SourceLink::open(FdLoop& fds, const wire::Ho
                     "namespace?)",
                     there.pid, there.uid, sender.pid)));
   KVM_ASSIGN_OR_RETURN(PeerProcess process, PeerProcess::open(there.pid, sender.pid_start));
-  auto link = std::shared_ptr<SourceLink>(
-      new SourceLink(std::move(process), std::move(fd), sender.local_address, std::move(gone)));
+  auto link = std::shared_ptr<SourceLink>(new SourceLink(
+      std::move(process), std::move(fd), sender.local_address, board, std::move(gone)));
   const Status status = link->start(fds, self, board);
   if (!status.is_ok()) return std::unexpected(status);
   return link;
 }
 
-SourceLink::SourceLink(PeerProcess process, UniqueFd fd, std::string address, Gone gone)
+SourceLink::SourceLink(PeerProcess process, UniqueFd fd, std::string address, Board& board,
+                       Gone gone)
     : pending_(new SourceMemory{std::move(process), nullptr}),
       address_(std::move(address)),
       gone_(std::move(gone)),
+      ring_(board),
       fd_(std::move(fd)) {}
 
 Status SourceLink::start(FdLoop& fds, const wire::HostIdentity& self, const Board& board) {
@@ -60,6 +62,7 @@ Status SourceLink::start(FdLoop& fds, const wire::HostIdentity& self, const Boar
   if (!status.is_ok()) return status;
   LinkMessage hello;
   hello.kind = LinkKind::kHello;
+  hello.id = ring_.number();
   hello.set_address(self.local_address);
   if (!send_message(fd_.get(), hello, board.fd())) return unavailable("its link takes no hello");
   return Status::ok();
@@ -67,6 +70,7 @@ Status SourceLink::start(FdLoop& fds, const wire::HostIdentity& self, const Boar
 
 void SourceLink::break_off() {
   link_watch_.stop();
+  ring_.disconnect();
   if (memory_) memory_->link_open.store(false);
   memory_.reset();
 }
@@ -90,6 +94,8 @@ void SourceLink::on_readable() {
           segments_ = std::move(fewer);
           break;
         }
+        case LinkKind::kBell:
+          break;  // the loop is awake now and looks at the ring
         default:
           good = false;
       }
@@ -114,6 +120,7 @@ bool SourceLink::welcome(Received& received) {
                           static_cast<ssize_t>(sizeof nonce) &&
                       nonce == received.message.b;
   memory_ = std::move(pending_);
+  ring_.connect(*memory_->board, received.message.id);
   LinkMessage ready;
   ready.kind = LinkKind::kReady;
   ready.a = memory_->foreign ? 1 : 0;

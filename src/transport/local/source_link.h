@@ -9,6 +9,7 @@
 #include "transport/local/board.h"
 #include "transport/local/copy_job.h"
 #include "transport/local/fd_loop.h"
+#include "transport/local/link_ring.h"
 #include "transport/local/link_socket.h"
 #include "transport/local/segment_map.h"
 #include "wire/control.h"
@@ -25,16 +26,18 @@ class SourceLink {
   /// its address (by the kernel's word), pins it by a pidfd and says hello. Errors: kUnavailable
   /// with the reason, and those of the calls.
   static Result<std::shared_ptr<SourceLink>> open(FdLoop& fds, const wire::HostIdentity& self,
-                                                  const Board& board,
-                                                  const wire::HostIdentity& sender, Gone gone);
+                                                  Board& board, const wire::HostIdentity& sender,
+                                                  Gone gone);
 
   /// Null until the sender has answered, and after the link broke.
   [[nodiscard]] std::shared_ptr<const SourceMemory> memory() const { return memory_; }
   [[nodiscard]] std::shared_ptr<const SegmentMap> segments() const { return segments_; }
   [[nodiscard]] const std::string& address() const { return address_; }
+  LinkRing& ring() { return ring_; }
+  bool put(std::uint64_t lane, Bytes frame) { return ring_.put(lane, frame, fd_.get()); }
 
  private:
-  SourceLink(PeerProcess process, UniqueFd fd, std::string address, Gone gone);
+  SourceLink(PeerProcess process, UniqueFd fd, std::string address, Board& board, Gone gone);
   Status start(FdLoop& fds, const wire::HostIdentity& self, const Board& board);
   void on_readable();
   bool welcome(Received& received);
@@ -46,6 +49,7 @@ class SourceLink {
   std::shared_ptr<const SegmentMap> segments_ = std::make_shared<SegmentMap>();
   std::string address_;
   Gone gone_;
+  LinkRing ring_;
   UniqueFd fd_;
   FdWatch link_watch_;
   FdWatch process_watch_;

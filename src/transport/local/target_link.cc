@@ -17,7 +17,7 @@ constexpr std::size_t kMaxUnanswered = 16;
 }  // namespace
 
 Result<std::unique_ptr<TargetLink>> TargetLink::accept(FdLoop& fds, UniqueFd fd, uid_t uid,
-                                                       const Board& board, std::uint64_t nonce,
+                                                       Board& board, std::uint64_t nonce,
                                                        Events events) {
   KVM_ASSIGN_OR_RETURN(const Credentials there, credentials_of(fd.get()));
   if (there.uid != uid)
@@ -32,10 +32,11 @@ Result<std::unique_ptr<TargetLink>> TargetLink::accept(FdLoop& fds, UniqueFd fd,
   return link;
 }
 
-TargetLink::TargetLink(UniqueFd fd, pid_t pid, const Board& own, std::uint64_t nonce, Events events)
+TargetLink::TargetLink(UniqueFd fd, pid_t pid, Board& own, std::uint64_t nonce, Events events)
     : fd_(std::move(fd)),
       pid_(pid),
       own_(own),
+      ring_(own),
       events_(std::move(events)),
       nonce_(std::make_unique<std::uint64_t>(nonce)) {}
 
@@ -46,6 +47,7 @@ void TargetLink::on_readable() {
     if (received.kind == Received::Kind::kMessage && on_message(received)) continue;
     closed_ = true;
     ready_ = false;
+    ring_.disconnect();
     link_watch_.stop();
     process_watch_.stop();
     events_.on_closed(*this);
@@ -76,6 +78,8 @@ bool TargetLink::on_message(Received& received) {
       if (unanswered_ == 0) events_.on_ready(*this);
       return true;
     }
+    case LinkKind::kBell:
+      return true;  // the loop is awake now and looks at the ring
     default:
       return false;
   }
@@ -100,6 +104,8 @@ bool TargetLink::on_hello(Received& received) {
   welcome.kind = LinkKind::kWelcome;
   welcome.a = reinterpret_cast<std::uintptr_t>(nonce_.get());
   welcome.b = *nonce_;
+  welcome.id = ring_.number();
+  ring_.connect(*board_, received.message.id);
   if (!send_message(fd_.get(), welcome, own_.fd())) return false;
   events_.on_hello(*this);
   return true;

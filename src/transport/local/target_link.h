@@ -11,6 +11,7 @@
 #include "memory/pool_registry.h"
 #include "transport/local/board.h"
 #include "transport/local/fd_loop.h"
+#include "transport/local/link_ring.h"
 #include "transport/local/link_socket.h"
 #include "transport/local/peer_process.h"
 
@@ -36,7 +37,7 @@ class TargetLink {
   /// Checks that the other side belongs to our user; `nonce` (random) is what it must read to
   /// prove access. Errors: kPermissionDenied, kUnavailable.
   static Result<std::unique_ptr<TargetLink>> accept(FdLoop& fds, UniqueFd fd, uid_t uid,
-                                                    const Board& board, std::uint64_t nonce,
+                                                    Board& board, std::uint64_t nonce,
                                                     Events events);
 
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -52,11 +53,14 @@ class TargetLink {
   [[nodiscard]] const PeerProcess* process() const { return process_ ? &*process_ : nullptr; }
   [[nodiscard]] const PeerBoard* board() const { return board_.get(); }
 
+  LinkRing& ring() { return ring_; }
+  bool put(std::uint64_t lane, Bytes frame) { return ring_.put(lane, frame, fd_.get()); }
+
   /// Shows what isn't shown yet and retires what isn't there any more.
   void show(const std::vector<std::shared_ptr<memory::PoolSegment>>& pools);
 
  private:
-  TargetLink(UniqueFd fd, pid_t pid, const Board& own, std::uint64_t nonce, Events events);
+  TargetLink(UniqueFd fd, pid_t pid, Board& own, std::uint64_t nonce, Events events);
   void on_readable();
   bool on_message(Received& received);
   bool on_hello(Received& received);
@@ -65,6 +69,7 @@ class TargetLink {
   UniqueFd fd_;
   pid_t pid_;
   const Board& own_;
+  LinkRing ring_;
   Events events_;
   std::string address_;
   std::optional<PeerProcess> process_;

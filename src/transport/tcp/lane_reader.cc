@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/config.h"
 #include "env/errors.h"
+#include "memory/guarded.h"
 
 namespace kvmend::transport::tcp {
 namespace {
@@ -100,15 +101,22 @@ void LaneReader::advance_payload(std::size_t bytes) {
     sink_.on_payload_discarded(bytes);
     return;
   }
+  sink_.on_payload_bytes(next_places(bytes), bytes);
+}
+
+// Where the next `bytes` of the payload belong; moves on behind them.
+std::span<const iovec> LaneReader::next_places(std::size_t bytes) {
+  landed_.clear();
   while (bytes > 0) {
     iovec& place = places_[place_];
     const std::size_t n = std::min(bytes, place.iov_len);
-    sink_.on_payload_bytes(static_cast<std::byte*>(place.iov_base), n);
+    landed_.push_back({place.iov_base, n});
     place.iov_base = static_cast<std::byte*>(place.iov_base) + n;
     place.iov_len -= n;
     if (place.iov_len == 0) ++place_;
     bytes -= n;
   }
+  return landed_;
 }
 
 // From the shared buffer to the places; the grant is asked once more, at this moment.
@@ -117,14 +125,10 @@ void LaneReader::scatter(std::size_t bytes) {
     discard_rest();
     return advance_payload(bytes);
   }
-  parts_.clear();
-  std::size_t left = bytes;
-  for (std::size_t index = place_; left > 0; ++index) {
-    parts_.push_back({places_[index].iov_base, std::min(left, places_[index].iov_len)});
-    left -= parts_.back().iov_len;
-  }
-  copier_.scatter(stage_buffer(), parts_);
-  advance_payload(bytes);
+  const std::span<const iovec> places = next_places(bytes);
+  copier_.scatter(stage_buffer(), places);
+  payload_left_ -= bytes;
+  sink_.on_payload_bytes(places, bytes);
 }
 
 LaneReader::Outcome LaneReader::pump(env::Stream& stream, std::size_t budget) {
@@ -184,20 +188,20 @@ LaneReader::Outcome LaneReader::drain_buffered() {
 }
 
 void LaneReader::take_payload_from_buffer() {
-  auto n = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, buffered()));
-  while (n > 0) {
-    if (discarding_) {
-      begin_ += n;
-      advance_payload(n);
+  const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, buffered()));
+  const Bytes bytes = Bytes(staging_).subspan(begin_, n);
+  begin_ += n;
+  if (!discarding_) {
+    const std::span<const iovec> places = next_places(n);
+    if (memory::guarded_store(places, bytes)) {
+      payload_left_ -= n;
+      sink_.on_payload_bytes(places, n);
       return;
     }
-    const iovec& place = places_[place_];
-    const std::size_t step = std::min(n, place.iov_len);
-    std::memcpy(place.iov_base, staging_.data() + begin_, step);
-    begin_ += step;
-    n -= step;
-    advance_payload(step);
+    sink_.on_payload_fault();
+    discard_rest();
   }
+  advance_payload(n);
 }
 
 Status LaneReader::start_frame(Bytes header_bytes, Bytes body) {

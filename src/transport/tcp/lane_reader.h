@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -26,10 +27,10 @@ class FrameSink {
   virtual bool payload_still_allowed() = 0;
   /// Whether the payload's places can be written by the host until the frame ends.
   [[nodiscard]] virtual bool places_stay() const { return false; }
-  /// `bytes` just arrived at `at` (not called for discarded ones).
-  virtual void on_payload_bytes(const std::byte* at, std::size_t bytes) = 0;
+  /// These just arrived where they belong (not called for discarded ones).
+  virtual void on_payload_bytes(std::span<const iovec> landed, std::size_t bytes) = 0;
   virtual void on_payload_discarded(std::size_t bytes) = 0;
-  /// The places of the payload can't be written (EFAULT); the rest is discarded.
+  /// The places of the payload can't be written; the rest is discarded.
   virtual void on_payload_fault() = 0;
   virtual void on_payload_end() = 0;
   [[nodiscard]] virtual bool closed() const = 0;
@@ -59,6 +60,7 @@ class LaneReader {
   Status parse();
   Status start_frame(Bytes header_bytes, Bytes body);
   void take_payload_from_buffer();
+  std::span<const iovec> next_places(std::size_t bytes);
   void advance_payload(std::size_t bytes);
   void discard_rest();
   std::size_t fill_iov();
@@ -83,8 +85,8 @@ class LaneReader {
   std::uint64_t payload_left_ = 0;
   bool discarding_ = false;
   bool staging_payload_ = false;  // it comes by way of the shared buffer
-  std::vector<iovec> parts_;      // scratch of `scatter`
   std::vector<iovec> iov_;
+  std::vector<iovec> landed_;
 };
 
 }  // namespace kvmend::transport::tcp

@@ -59,7 +59,7 @@ class Sink final : public FrameSink {
   }
   bool payload_still_allowed() override { return asked++ < allowed; }
   [[nodiscard]] bool places_stay() const override { return stay; }
-  void on_payload_bytes(const std::byte*, std::size_t bytes) override { landed += bytes; }
+  void on_payload_bytes(std::span<const iovec>, std::size_t bytes) override { landed += bytes; }
   void on_payload_discarded(std::size_t bytes) override { discarded += bytes; }
   void on_payload_fault() override { FAIL(); }
   void on_payload_end() override { ++ended; }

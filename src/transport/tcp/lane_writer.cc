@@ -8,7 +8,7 @@
 #include "base/sabotage.h"
 #include "env/errors.h"
 #include "memory/grant_table.h"
-#include "wire/checksum.h"
+#include "memory/guarded.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::tcp {
@@ -25,13 +25,6 @@ wire::FrameType type_of(Opcode opcode) {
 }
 
 }  // namespace
-
-std::uint64_t checksum_of(std::span<const iovec> payload) {
-  wire::Checksum sum;
-  for (const iovec& part : payload)
-    sum.update({static_cast<const std::byte*>(part.iov_base), part.iov_len});
-  return sum.value();
-}
 
 void LaneWriter::queue_urgent(std::vector<std::byte> frames) {
   urgent_bytes_ += frames.size();
@@ -85,7 +78,8 @@ void LaneWriter::queue_reply(ChunkId chunk, std::vector<iovec> source, std::uint
   frames_.push_back(std::move(frame));
 }
 
-void LaneWriter::build(Frame& frame) {
+// False: its memory can't be read.
+bool LaneWriter::build(Frame& frame) {
   const Chunk& chunk = frame.plan;
   thread_local std::vector<wire::WireSlice> slices;
   slices.clear();
@@ -99,12 +93,16 @@ void LaneWriter::build(Frame& frame) {
   const bool room = chunk.opcode == Opcode::kWrite && chunk.grant != memory::kStandingGrant;
   if (room && is_worth_staging(chunk.bytes, frame.payload.size())) stage(frame);
   wire::DataBody body{chunk.grant, 0};
-  const bool sum = chunk.checksum && chunk.opcode == Opcode::kWrite;
-  if (sum) body.checksum = checksum_of(frame.payload);
+  if (chunk.checksum && chunk.opcode == Opcode::kWrite) {
+    const auto sum = memory::guarded_checksum(frame.payload);
+    if (!sum) return false;
+    body.checksum = *sum;
+  }
   wire::append_data_frame(frame.head, type_of(chunk.opcode),
                           chunk.checksum ? wire::kFlagChecksum : std::uint8_t{0}, chunk.id, body,
                           slices, chunk.opcode == Opcode::kWrite ? chunk.bytes : 0);
   frame.built = true;
+  return true;
 }
 
 void LaneWriter::stage(Frame& frame) {
@@ -150,16 +148,20 @@ void LaneWriter::merge_urgent() {
   frames_.insert(at, std::move(frame));
 }
 
-std::size_t LaneWriter::gather(std::size_t budget, std::size_t max_frames) {
+std::size_t LaneWriter::gather(std::size_t budget, std::size_t max_frames, Outcome& outcome) {
   iov_.clear();
   gathered_ = 0;
   std::size_t bytes = 0;
   const std::size_t aim = std::min(budget, kMinCallBytes);
-  for (Frame& frame : frames_) {
-    if (gathered_ == max_frames) break;
+  while (gathered_ < frames_.size() && gathered_ < max_frames) {
+    Frame& frame = frames_[gathered_];
     if (!frame.built) {
       if (bytes > 0 && iov_.size() + 2 + frame.plan.pieces.size() > kIovEntries) break;
-      build(frame);
+      if (!build(frame)) {
+        outcome.faulted.emplace_back(frame.chunk, true);
+        frames_.erase(frames_.begin() + static_cast<std::ptrdiff_t>(gathered_));
+        continue;
+      }
     }
     ++gathered_;
     if (frame.head_sent < frame.head.size()) {
@@ -213,8 +215,9 @@ LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
   while (outcome.bytes < budget) {
     merge_urgent();
     if (frames_.empty()) return outcome;
-    const std::size_t wanted = gather(budget - outcome.bytes, max_frames);
+    const std::size_t wanted = gather(budget - outcome.bytes, max_frames, outcome);
     max_frames = SIZE_MAX;
+    if (gathered_ == 0) continue;  // all of them faulted
     const env::IoResult io = stream.writev(iov_);
     switch (io.kind) {
       case env::IoResult::Kind::kOk:
@@ -237,7 +240,7 @@ LaneWriter::Outcome LaneWriter::flush(env::Stream& stream, std::size_t budget) {
         Frame& frame = frames_.front();
         KVM_CHECK(frame.built && !frame.payload.empty(), "fault outside of a payload");
         zero_fill(frame);
-        outcome.faulted.push_back(frame.chunk);
+        outcome.faulted.emplace_back(frame.chunk, false);
         break;
       }
       case env::IoResult::Kind::kEof:

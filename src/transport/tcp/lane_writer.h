@@ -19,9 +19,6 @@
 
 namespace kvmend::transport::tcp {
 
-/// XXH3-64 over the parts in order. Any thread.
-[[nodiscard]] std::uint64_t checksum_of(std::span<const iovec> payload);
-
 /// Loop thread. Frames leave in order, but control bytes overtake frames that haven't been started.
 class LaneWriter {
  public:
@@ -33,7 +30,9 @@ class LaneWriter {
     std::size_t bytes = 0;
     bool blocked = false;  ///< the connection takes no more: wait for writability
     bool budget_used = false;
-    std::vector<ChunkId> faulted;  ///< writes whose source memory isn't accessible
+    /// Writes whose source memory isn't accessible, and whether nothing of them will be sent. Else
+    /// what isn't sent goes as zeros.
+    std::vector<std::pair<ChunkId, bool>> faulted;
     std::vector<ChunkId> replies;  ///< read replies that have left entirely
     std::uint32_t chunks = 0;      ///< writes and read requests that have left entirely
   };
@@ -74,12 +73,12 @@ class LaneWriter {
     [[nodiscard]] bool done() const { return head_sent == head.size() && place == payload.size(); }
   };
 
-  void build(Frame& frame);
+  [[nodiscard]] bool build(Frame& frame);
   void stage(Frame& frame);
   static void zero_fill(Frame& frame);
   void insert(Frame frame);
   void merge_urgent();
-  std::size_t gather(std::size_t budget, std::size_t max_frames);
+  std::size_t gather(std::size_t budget, std::size_t max_frames, Outcome& outcome);
   void consume(std::size_t bytes, Outcome& outcome);
   void retire_front(Outcome& outcome);
 

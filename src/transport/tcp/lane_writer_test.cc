@@ -127,7 +127,7 @@ TEST_F(LaneWriterTest, OnlyTheFrameWhoseMemoryFaultsIsBlamed) {
   stream_.bad_end = pool_.data() + 3'101;
   const LaneWriter::Outcome outcome = writer_.flush(stream_, 1U << 20);
   EXPECT_TRUE(outcome.error.is_ok());
-  EXPECT_EQ(outcome.faulted, std::vector<ChunkId>{ChunkId(3)});
+  EXPECT_EQ(outcome.faulted, (std::vector<std::pair<ChunkId, bool>>{{ChunkId(3), false}}));
   stream_.room = SIZE_MAX;
   while (!writer_.empty()) writer_.flush(stream_, 1U << 20);
   const std::vector<Seen> frames = frames_of(stream_.taken);
@@ -220,7 +220,7 @@ TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfte
 struct IgnoringSink final : FrameSink {
   Status on_frame(const wire::FrameHeader&, Bytes, std::vector<iovec>&) override { return {}; }
   bool payload_still_allowed() override { return true; }
-  void on_payload_bytes(const std::byte*, std::size_t) override {}
+  void on_payload_bytes(std::span<const iovec>, std::size_t) override {}
   void on_payload_discarded(std::size_t) override {}
   void on_payload_fault() override {}
   void on_payload_end() override {}

@@ -8,11 +8,25 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/sabotage.h"
-#include "transport/tcp/entries.h"
+#include "memory/guarded.h"
+#include "transport/tcp/answers.h"
 
 namespace kvmend::transport::tcp {
 
 using wire::FrameType;
+
+namespace {
+
+// The token is random and an epoch's own; its lanes are numbered.
+std::uint64_t name_of(const wire::Hello& hello) {
+  std::uint64_t name = hello.lane_index;
+  if (hello.token)
+    for (const std::byte b : *hello.token)
+      name = (name ^ static_cast<std::uint64_t>(b)) * 0x100000001B3ULL;  // FNV-1a
+  return name;
+}
+
+}  // namespace
 
 TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* observer)
     : context_(context),
@@ -23,6 +37,7 @@ TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* ob
   wire::Hello own = hello;
   if (context.pulls != nullptr && own.kind == wire::LaneKind::kData)
     own.host = context.pulls->identity();
+  name_ = name_of(own);
   hello_ = wire::encode_hello(own);
 }
 
@@ -87,6 +102,15 @@ void TcpLane::on_readable() {
                  fmt::format("{} closed the connection", peer_.to_string())});
   flush_acks();
   flush();
+  expect_more_after(outcome.bytes);
+}
+
+// One small request after the other: each waits for the last one's answer.
+void TcpLane::expect_more_after(std::size_t bytes) {
+  if (state_ == State::kOpen && bytes <= config::kSmallTurnBytes &&
+      outstanding_ <= config::kSmallTurnBytes &&
+      (!pull_receiver_ || pull_receiver_->waiting() == 0))
+    context_.loop.expect_more();
 }
 
 void TcpLane::on_writable() {
@@ -107,11 +131,12 @@ void TcpLane::flush() {
     want_write_ = want;
     stream_->want_write(want);
   }
+  if (outcome.chunks > 0 && !want) expect_more_after(outcome.bytes);
   for (const ChunkId chunk : outcome.replies) finish_reply(chunk);
-  for (const ChunkId chunk : outcome.faulted) {
-    const Status why(Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible");
+  for (const auto& [chunk, unsent] : outcome.faulted) {
+    const Status why = source_fault();
     if (writes_.contains(chunk)) {
-      end_write(chunk, false);
+      end_write(chunk, unsent ? WriteEnd::kUnsent : WriteEnd::kLeft);
       if (observer_ != nullptr) observer_->on_chunk_done(*this, to_entry(chunk, why));
       if (state_ == State::kClosed) return;
     } else if (!jobs_.empty() && jobs_.front().chunk == chunk) {
@@ -163,7 +188,7 @@ void TcpLane::accept(wire::HelloAck ack, const Serving& serving) {
     ack.scratch = wire::Scratch{scratch_ref_, scratch_grant_, serving.scratch_bytes};
   }
   if (serving.data && context_.pulls != nullptr && initiator_host_) {
-    pull_receiver_ = context_.pulls->receive_from(*initiator_host_, *this);
+    pull_receiver_ = context_.pulls->receive_from(*initiator_host_, name_, *this);
     if (pull_receiver_) ack.host = context_.pulls->identity();
   }
   state_ = State::kOpen;
@@ -184,6 +209,7 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     if (!hello) return hello.error();
     if (observer_ == nullptr) return protocol_error("nobody answers hellos here");
     initiator_host_ = hello->host;
+    name_ = name_of(*hello);
     observer_->on_hello(*this, *hello);
     return Status::ok();
   }
@@ -192,7 +218,7 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     if (!ack) return ack.error();
     state_ = State::kOpen;
     if (ack->host && context_.pulls != nullptr)
-      pull_sender_ = context_.pulls->send_to(*ack->host, *this);
+      pull_sender_ = context_.pulls->send_to(*ack->host, name_, *this);
     observer_->on_hello_ack(*this, *ack);
     return Status::ok();
   }
@@ -346,9 +372,10 @@ void TcpLane::start_checksum() {
   }
 }
 
-void TcpLane::on_payload_bytes(const std::byte* at, std::size_t bytes) {
+void TcpLane::on_payload_bytes(std::span<const iovec> landed, std::size_t bytes) {
   context_.counters.payload_bytes_received += bytes;
-  if ((incoming_.header.flags & wire::kFlagChecksum) != 0) sum_->update({at, bytes});
+  if ((incoming_.header.flags & wire::kFlagChecksum) == 0) return;
+  if (!memory::guarded_sum(landed, *sum_)) on_payload_fault();
 }
 
 void TcpLane::on_payload_discarded(std::size_t bytes) {
@@ -405,6 +432,7 @@ void TcpLane::flush_acks() {
   std::vector<std::byte> frame;
   wire::append_acks(frame, FrameType::kAck, 0, acks_);
   acks_.clear();
+  if (pull_receiver_ && pull_receiver_->put(frame)) return;
   writer_.queue_urgent(std::move(frame));
 }
 
@@ -439,7 +467,7 @@ void TcpLane::post(const Chunk& chunk) {
 
 bool TcpLane::detach(ChunkId chunk) {
   const bool unsent = writer_.detach(chunk);
-  end_write(chunk, unsent);
+  end_write(chunk, unsent ? WriteEnd::kUnsent : WriteEnd::kLeft);
   if (const auto at = reads_.find(chunk); at != reads_.end()) {
     outstanding_ -= at->second.chunk.bytes;
     reads_.erase(at);
@@ -459,16 +487,20 @@ Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
   for (const wire::AckEntry& entry : received_) {
     note_answer();
     const auto at = writes_.find(entry.chunk);
-    if (at == writes_.end()) continue;  // detached meanwhile
+    if (at == writes_.end()) {  // detached meanwhile
+      end_remnant(entry.chunk);
+      if (state_ == State::kClosed) break;
+      continue;
+    }
     if (at->second.pulled && entry.code == Code::kUnavailable) {
       // The peer can't reach our memory: the same chunk goes as a write.
       const Chunk chunk = at->second.chunk;
-      end_write(chunk.id, true);
+      end_write(chunk.id, WriteEnd::kAnswered);
       if (pull_sender_) pull_sender_->give_up({entry.code, entry.origin, "pulling failed"});
       post(chunk);
       continue;
     }
-    end_write(entry.chunk, true);
+    end_write(entry.chunk, WriteEnd::kAnswered);
     observer_->on_chunk_done(*this, entry);
     if (state_ == State::kClosed) break;
   }

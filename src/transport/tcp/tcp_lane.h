@@ -41,6 +41,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void close() override;
   void set_observer(LaneObserver* observer) override { observer_ = observer; }
   [[nodiscard]] const Address& peer() const override { return peer_; }
+  [[nodiscard]] Remnants remnants() const override;
   [[nodiscard]] std::uint64_t outstanding_bytes() const override { return outstanding_; }
   [[nodiscard]] std::size_t control_backlog() const override { return writer_.urgent_bytes(); }
   [[nodiscard]] std::uint64_t progress() const override;
@@ -76,6 +77,13 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
     Chunk chunk;
     bool pulled = false;
   };
+  // What is left of a write that ended before it was answered.
+  struct Remnant {
+    std::uint32_t bytes = 0;
+    bool pulled = false;
+  };
+  // How a write's bookkeeping ends.
+  enum class WriteEnd : std::uint8_t { kAnswered, kUnsent, kLeft };
   // A read of ours that isn't over.
   struct PendingRead {
     Chunk chunk;
@@ -106,7 +114,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   Status on_frame(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into) override;
   bool payload_still_allowed() override;
   [[nodiscard]] bool places_stay() const override;
-  void on_payload_bytes(const std::byte* at, std::size_t bytes) override;
+  void on_payload_bytes(std::span<const iovec> landed, std::size_t bytes) override;
   void on_payload_discarded(std::size_t bytes) override;
   void on_payload_fault() override;
   void on_payload_end() override;
@@ -114,6 +122,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
 
   // PullSink
   void on_pulled(const PullRequest& request, const Status& result) override;
+  void on_shared_frame(Bytes frame) override;
   void on_source_gone(const Status& why) override { fail(why); }
 
   Status on_write(const wire::FrameHeader& header, Bytes body, std::vector<iovec>& into);
@@ -131,7 +140,8 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
                          std::vector<iovec>& where);
 
   bool offer_pull(const Chunk& chunk);
-  void end_write(ChunkId chunk, bool acknowledged);
+  void end_write(ChunkId chunk, WriteEnd how);
+  void end_remnant(ChunkId chunk);
   void note_answer();
   void start_checksum();
   void push_ack(const wire::AckEntry& entry);
@@ -142,6 +152,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void finish_reply(ChunkId chunk);
   void check_reply_grant();
   void update_reading();
+  void expect_more_after(std::size_t bytes);
   void finish_read(ChunkId chunk, wire::AckEntry result);
   void fail(const Status& why);
   void send_frame(wire::FrameType type, std::uint64_t id, Bytes body);
@@ -166,6 +177,8 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::vector<wire::AckEntry> acks_;                  // to send at the end of this read
   std::vector<wire::AckEntry> received_;              // scratch of on_acks
   std::unordered_map<ChunkId, PendingWrite> writes_;  // posted, unanswered
+  std::unordered_map<ChunkId, Remnant> remnants_;
+  std::size_t pulled_remnants_ = 0;
   std::unordered_map<ChunkId, PendingRead> reads_;
   std::deque<ReadJob> jobs_;       // front: being answered when `answering_`
   std::size_t queued_slices_ = 0;  // of `jobs_`
@@ -181,6 +194,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::uint64_t sent_unanswered_ = 0;
   std::uint64_t believed_ = UINT64_MAX;  // position in the stream
   std::optional<wire::HostIdentity> initiator_host_;
+  std::uint64_t name_ = 0;  // of a data lane; both ends know it, and nobody else
   std::unique_ptr<PullReceiver> pull_receiver_;
   std::unique_ptr<PullSender> pull_sender_;
   std::vector<wire::PullSource> sources_;

@@ -1,9 +1,10 @@
 // The part of a lane that belongs to the local transport: chunks whose receiver copies them itself.
 #include "base/config.h"
-#include "transport/tcp/entries.h"
+#include "transport/tcp/answers.h"
 #include "transport/tcp/tcp_lane.h"
 
 namespace kvmend::transport::tcp {
+
 Status TcpLane::on_pull(const wire::FrameHeader& header, Bytes body) {
   auto data = wire::parse_pull_body(header, body, slices_, sources_);
   if (!data) return data.error();
@@ -76,22 +77,75 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
 bool TcpLane::offer_pull(const Chunk& chunk) {
   std::vector<std::byte> frame;
   if (!pull_sender_ || !pull_sender_->offer(chunk, frame)) return false;
-  writer_.queue_encoded(chunk, std::move(frame));
+  // Bulk goes by the stream, which holds back who sends too much.
+  if (outstanding_ <= config::kSmallTurnBytes && pull_sender_->put(frame)) {
+    if (sent_unanswered_++ == 0) believed_ = bytes_out_;
+    context_.loop.expect_more();
+  } else {
+    writer_.queue_encoded(chunk, std::move(frame));
+  }
   return true;
 }
 
-void TcpLane::end_write(ChunkId chunk, bool acknowledged) {
+// Nothing but pulls and their answers comes this way, and whole.
+void TcpLane::on_shared_frame(Bytes frame) {
+  if (state_ != State::kOpen) return;
+  if (frame.size() < wire::kHeaderBytes)
+    return fail(protocol_error("a short frame in shared memory"));
+  const auto header = wire::parse_header(frame.first(wire::kHeaderBytes));
+  const Bytes body = frame.subspan(wire::kHeaderBytes);
+  if (!header) return fail(header.error());
+  if (header->body_bytes != body.size() ||
+      header->type != (initiator_ ? wire::FrameType::kAck : wire::FrameType::kPull) ||
+      !wire::check_matches(frame.first(wire::kHeaderBytes), body))
+    return fail(protocol_error("a frame in shared memory that doesn't belong there"));
+  if (!initiator_ && pull_receiver_->waiting() >= config::kMaxQueuedPulls)
+    return fail(protocol_error("more frames in shared memory than are taken"));
+  bytes_in_ += frame.size();
+  in_read_ = true;
+  const Status status = initiator_ ? on_acks(*header, body) : on_pull(*header, body);
+  in_read_ = false;
+  if (state_ == State::kClosed) return;
+  if (!status.is_ok()) return fail(status);
+  flush_acks();
+  flush();
+  expect_more_after(frame.size());
+}
+
+void TcpLane::end_write(ChunkId chunk, WriteEnd how) {
   const auto at = writes_.find(chunk);
   if (at == writes_.end()) return;
-  outstanding_ -= at->second.chunk.bytes;
-  if (at->second.pulled) {
-    if (acknowledged) {
-      context_.counters.payload_bytes_sent += at->second.chunk.bytes;
-      context_.counters.pulled_bytes_sent += at->second.chunk.bytes;
-    }
-    if (pull_sender_) pull_sender_->withdraw(chunk, acknowledged);
-  }
+  const std::uint32_t bytes = at->second.chunk.bytes;
+  const bool pulled = at->second.pulled;
   writes_.erase(at);
+  bool over = how != WriteEnd::kLeft;
+  if (pulled) {
+    if (how == WriteEnd::kAnswered) {
+      context_.counters.payload_bytes_sent += bytes;
+      context_.counters.pulled_bytes_sent += bytes;
+    }
+    // Once it is closed and nobody reads it, a pull has no remnant.
+    if (pull_sender_) over = pull_sender_->withdraw(chunk, how != WriteEnd::kLeft);
+  }
+  if (over) {
+    outstanding_ -= bytes;
+  } else {
+    remnants_.emplace(chunk, Remnant{bytes, pulled});
+    if (pulled) ++pulled_remnants_;
+  }
+}
+
+void TcpLane::end_remnant(ChunkId chunk) {
+  const auto at = remnants_.find(chunk);
+  if (at == remnants_.end()) return;
+  outstanding_ -= at->second.bytes;
+  if (at->second.pulled) --pulled_remnants_;
+  remnants_.erase(at);
+  if (observer_ != nullptr) observer_->on_remnant_over(*this);
+}
+
+Remnants TcpLane::remnants() const {
+  return {remnants_.size() - pulled_remnants_, pulled_remnants_};
 }
 
 }  // namespace kvmend::transport::tcp

@@ -4,7 +4,8 @@
 #include <algorithm>
 
 #include "base/config.h"
-#include "transport/tcp/entries.h"
+#include "memory/guarded.h"
+#include "transport/tcp/answers.h"
 #include "transport/tcp/tcp_lane.h"
 
 namespace kvmend::transport::tcp {
@@ -63,8 +64,17 @@ void TcpLane::start_next_reply() {
       end_reply();
       continue;
     }
+    std::uint64_t checksum = 0;
+    if (job.checksum) {
+      const auto sum = memory::guarded_checksum(source);
+      if (!sum) {
+        job.result = to_entry(job.chunk, source_fault());
+        end_reply();
+        continue;
+      }
+      checksum = *sum;
+    }
     answering_ = true;
-    const std::uint64_t checksum = job.checksum ? checksum_of(source) : 0;
     writer_.queue_reply(job.chunk, std::move(source), job.bytes, checksum, job.checksum);
   }
 }
