@@ -208,6 +208,10 @@ class KvSender {
   /// failure, if it has ended.
   Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {});
 
+  /// Tokens at the front that decode has already (`prefix_tokens` of its `send_metadata`): their
+  /// pages aren't among those it announced. 0 while the status is kBootstrapping.
+  [[nodiscard]] std::uint64_t prefix_tokens() const;
+
   [[nodiscard]] KvStatus poll() const;  ///< never blocks
   /// Blocks until the room has ended or `timeout` has passed.
   KvStatus wait(std::chrono::nanoseconds timeout) const;

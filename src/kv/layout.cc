@@ -101,6 +101,11 @@ std::uint64_t page_bytes(const KvComponent& component) {
   return sum;
 }
 
+bool counts_may_differ(KvPool pool) {
+  return pool == KvPool::kSwa || pool == KvPool::kDsa || pool == KvPool::kMinimaxIndexK ||
+         pool == KvPool::kBlockScale || pool == KvPool::kBlockScaleSwa;
+}
+
 Status check_layout(const KvLayout& layout) {
   if (layout.components.empty() || layout.components.size() > wire::kMaxKvComponents)
     return bad(

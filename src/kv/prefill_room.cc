@@ -81,6 +81,7 @@ Status PrefillRoom::announce(Announcement announcement) {
   Destination& to = destinations_.emplace_back();
   to.declared.resize(announcement.plan->components().size());
   to.to = std::move(announcement);
+  handle_->set_prefix_tokens(to.to.metadata.prefix_tokens);
   if (destinations_.size() == required_)
     handle_->advance(KvStatus::kWaitingForInput, around_.now());
   pump(to);
@@ -141,6 +142,11 @@ bool PrefillRoom::plan_chunk(Destination& to, const SourceChunk& chunk, Write& w
       if (!chunk.last) continue;
       if (const wire::KvPages* extra = find_pages(chunk.extra, map.source_component))
         from = extra->pages;
+    }
+    if (counts_may_differ(pool)) {
+      const std::size_t both = std::min(from.size(), into.size());
+      from = from.first(both);
+      into = into.first(both);
     }
     if (from.size() != into.size()) {
       fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",

@@ -32,6 +32,10 @@ class RoomHandle {
   void count_chunk() { chunks_.fetch_add(1, std::memory_order_relaxed); }
   void add_retries(std::uint64_t n) { retries_.fetch_add(n, std::memory_order_relaxed); }
   void set_abort_acknowledged() { acknowledged_.store(true, std::memory_order_release); }
+  void set_prefix_tokens(std::uint64_t n) { prefix_tokens_.store(n, std::memory_order_release); }
+  [[nodiscard]] std::uint64_t prefix_tokens() const {
+    return prefix_tokens_.load(std::memory_order_acquire);
+  }
   [[nodiscard]] bool abort_acknowledged() const {
     return acknowledged_.load(std::memory_order_acquire);
   }
@@ -59,6 +63,7 @@ class RoomHandle {
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> retries_{0};
   std::atomic<std::uint64_t> chunks_{0};
+  std::atomic<std::uint64_t> prefix_tokens_{0};
   std::atomic<bool> acknowledged_{false};
 
   mutable Mutex mutex_;

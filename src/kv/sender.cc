@@ -76,6 +76,10 @@ Status KvSender::send(std::span<const std::uint32_t> pages, const KvStateIndices
   return {};
 }
 
+std::uint64_t KvSender::prefix_tokens() const {
+  return handle_->prefix_tokens();
+}
+
 KvStatus KvSender::poll() const {
   return handle_->status();
 }

@@ -7,7 +7,6 @@ import enum
 import functools
 import logging
 import operator
-import random
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,15 +17,16 @@ import numpy.typing as npt
 
 from .. import engine as core
 from .._kvmend import Transfer
-from ..errors import Code, DeadlineExceededError, KvmendError, ResourceExhaustedError
+from ..errors import Code, DeadlineExceededError, KvmendError
 from . import codes, names
 from .batches import Batches
 from .codes import Rc
 from .directory import Directory, Found, NoMetadata, PeerToPeer, open_directory
-from .environment import Environment, read_environment
+from .environment import read_environment
 from .memory import ManagedBuffers, Ranges, is_readable
 from .names import UnknownName
 from .peers import Peers
+from .start import start_engine
 
 __all__ = [
     "SUPPORT_CUDA",
@@ -54,8 +54,6 @@ SUPPORT_MUSA = False
 OPEN_TIMEOUT = 5.0  # seconds, of questions to a peer
 PROBE_TIMEOUT = 1.0  # seconds; callers probe one peer after another
 SECONDS_PER_BYTE = 1e-9  # what a transfer's size adds to its deadline, as in the original
-PORT_TRIES = 256
-REFUSED_PATIENCE = 2.0  # seconds that a transfer waits for a peer whose host refuses connections
 
 Addresses = npt.NDArray[np.uint64]
 P = ParamSpec("P")
@@ -182,7 +180,9 @@ class TransferEngine:
                 return Rc.INVALID_ARGUMENT
             try:
                 directory = open_directory(metadata, kind)
-                engine = _start(name, environment)
+                engine = start_engine(
+                    names.split(name)[0], environment, default_deadline=environment.timeout
+                )
             except (KvmendError, UnknownName, NoMetadata) as error:
                 logger.error("initialize(%r): %s", name, error)
                 return Rc.INVALID_ARGUMENT
@@ -639,36 +639,6 @@ class TransferEngine:
 
 # Outside the class, where the name means the type in every annotation.
 setattr(TransferEngine, "TransferOpcode", TransferOpcode)  # noqa: B010
-
-
-def _start(name: str, environment: Environment) -> core.TransferEngine:
-    """Listens at the host of `name`. Raises KvmendError, UnknownName."""
-    address = names.resolve(names.split(name)[0])
-    bind = names.resolve(environment.bind_address) if environment.bind_address else address
-    options: core.EngineOptions = {
-        "default_deadline": environment.timeout,
-        "shutdown_grace": 1.0,
-        # The original's -1 for a dead process is quick; this is long enough for a listener's blink.
-        "refused_park_max": REFUSED_PATIENCE,
-    }
-    if bind != address:
-        options["advertise"] = address
-    if not names.is_loopback(bind):
-        options["insecure"] = True
-        logger.warning(
-            "listening at %s without authentication, as Mooncake does: use a private network", bind
-        )
-    if not environment.ports:
-        return core.TransferEngine(bind, 0, **options)
-    taken: ResourceExhaustedError | None = None
-    tries = min(PORT_TRIES, len(environment.ports))
-    for port in random.SystemRandom().sample(environment.ports, tries):
-        try:
-            return core.TransferEngine(bind, port, **options)
-        except ResourceExhaustedError as error:
-            taken = error
-    assert taken is not None
-    raise taken
 
 
 def _number(value: Any) -> int:
