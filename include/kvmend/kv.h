@@ -211,6 +211,9 @@ class KvSender {
   /// Tokens at the front that decode has already (`prefix_tokens` of its `send_metadata`): their
   /// pages aren't among those it announced. 0 while the status is kBootstrapping.
   [[nodiscard]] std::uint64_t prefix_tokens() const;
+  /// The session id of the decode engine that announced the pages (of several: the last); "" while
+  /// the status is kBootstrapping.
+  [[nodiscard]] std::string decode_session() const;
 
   [[nodiscard]] KvStatus poll() const;  ///< never blocks
   /// Blocks until the room has ended or `timeout` has passed.

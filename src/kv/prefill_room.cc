@@ -81,7 +81,7 @@ Status PrefillRoom::announce(Announcement announcement) {
   Destination& to = destinations_.emplace_back();
   to.declared.resize(announcement.plan->components().size());
   to.to = std::move(announcement);
-  handle_->set_prefix_tokens(to.to.metadata.prefix_tokens);
+  handle_->set_announced(to.to.peer.session_id, to.to.metadata.prefix_tokens);
   if (destinations_.size() == required_)
     handle_->advance(KvStatus::kWaitingForInput, around_.now());
   pump(to);

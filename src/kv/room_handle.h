@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
@@ -32,7 +33,9 @@ class RoomHandle {
   void count_chunk() { chunks_.fetch_add(1, std::memory_order_relaxed); }
   void add_retries(std::uint64_t n) { retries_.fetch_add(n, std::memory_order_relaxed); }
   void set_abort_acknowledged() { acknowledged_.store(true, std::memory_order_release); }
-  void set_prefix_tokens(std::uint64_t n) { prefix_tokens_.store(n, std::memory_order_release); }
+  /// Who announced the pages, and how many tokens it has already.
+  void set_announced(std::string session_id, std::uint64_t prefix_tokens) KVM_EXCLUDES(mutex_);
+  [[nodiscard]] std::string announced_by() const KVM_EXCLUDES(mutex_);
   [[nodiscard]] std::uint64_t prefix_tokens() const {
     return prefix_tokens_.load(std::memory_order_acquire);
   }
@@ -69,6 +72,7 @@ class RoomHandle {
   mutable Mutex mutex_;
   mutable CondVar changed_;
   mutable std::uint32_t waiters_ KVM_GUARDED_BY(mutex_) = 0;
+  std::string announced_by_ KVM_GUARDED_BY(mutex_);
   Status failure_ KVM_GUARDED_BY(mutex_);
   Time entered_ KVM_GUARDED_BY(mutex_);  ///< the current status
   std::array<Duration, 5> spent_ KVM_GUARDED_BY(mutex_){};

@@ -71,11 +71,13 @@ TEST_F(Room, TellsPrefillWhatDecodeHasAlready) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   net.loop.settle();
   EXPECT_EQ(sender.prefix_tokens(), 0U);
+  EXPECT_EQ(sender.decode_session(), "");
   receiver.init();
   ASSERT_TRUE(receiver.send_metadata(target, kTargetRow, {{2}}, 4096).is_ok());
   net.loop.settle();
   EXPECT_EQ(sender.poll(), KvStatus::kWaitingForInput);
   EXPECT_EQ(sender.prefix_tokens(), 4096U);
+  EXPECT_EQ(sender.decode_session(), kDecodeAt);
 }
 
 TEST_F(Room, PairsWindowsOfDifferentLengthFromTheFront) {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from ..engine import TransferEngine
 from ..errors import KvmendError
 from ..mooncake.environment import read_environment
-from ..mooncake.start import start_engine
-from .settings import Settings
+from ..mooncake.start import REFUSED_PATIENCE, start_engine
+from .settings import PARK_MAX, Settings
 
 __all__ = ["SessionWatch", "recoveries_counter", "shared_engine"]
 
@@ -50,14 +52,20 @@ def recoveries_counter() -> Any:
 class SessionWatch:
     """Follows the engine's sessions once a second. The sets may be read by any thread."""
 
-    def __init__(self, engine: TransferEngine, counter: Any) -> None:
+    def __init__(
+        self, engine: TransferEngine, counter: Any, after: Callable[[], None] = lambda: None
+    ) -> None:
+        """`after`: called on the watch's thread after every look."""
         self._engine = engine
         self._counter = counter
+        self._after = after
+        self._since: dict[str, float] = {}  # session id -> when it was first seen blacklisted
         self._counted = engine.stats().recoveries
         self._stop = threading.Event()
         self.failed: set[str] = set()
         self.probed: dict[str, str] = {}  # session id -> state
         self.failures: dict[str, int] = {}
+        self.lost: dict[str, str] = {}  # session id -> why nobody should wait for it any more
         self.thread = threading.Thread(target=self._run, name="KvmendSessionWatch", daemon=True)
         self.thread.start()
 
@@ -77,6 +85,13 @@ class SessionWatch:
         self.failed = set(probed)
         self.probed = probed
         self.failures = {s.session_id: s.transfers_failed for s in sessions if s.transfers_failed}
+        now = time.monotonic()
+        self._since = {session: self._since.get(session, now) for session in probed}
+        self.lost = {
+            s.session_id: f"decode {s.session_id} is gone: {s.last_error}"
+            for s in sessions
+            if s.session_id in probed and now - self._since[s.session_id] >= _patience(s.last_error)
+        }
         recoveries = self._engine.stats().recoveries
         if recoveries > self._counted:
             self._counter.inc(recoveries - self._counted)
@@ -87,8 +102,14 @@ class SessionWatch:
             stopping = self._stop.wait(WATCH_PERIOD)
             try:
                 self.look()
+                self._after()
             except KvmendError as error:  # the engine has ended
                 logger.debug("session watch: %s", error)
                 return
             if stopping:
                 return
+
+
+def _patience(error: str) -> float:
+    """Seconds to wait for a blacklisted peer; a host that refuses connections has no process."""
+    return REFUSED_PATIENCE if "refused" in error else PARK_MAX

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
-import requests
 from sglang.srt.disaggregation.base.conn import KVArgs, KVPoll
 from sglang.srt.disaggregation.common.conn import CommonKVManager, PrefillServerInfo
 from sglang.srt.disaggregation.utils import DisaggregationMode
@@ -20,7 +20,7 @@ from ..mooncake import names
 from .engine import SessionWatch, recoveries_counter, shared_engine
 from .layout import layout_of
 from .limits import STOCK_PREFILL, check_configuration, unequal
-from .registry import PREFIX
+from .routes import PREFIX, ask_rank, is_stock
 from .settings import read_settings
 
 __all__ = ["KvmendKVManager"]
@@ -32,6 +32,8 @@ DAY = 86_400.0
 DECODE_CLOSE = 5.0
 #: The same for pages nobody reads any more: a socket's unacknowledged bytes may stand in the way.
 PREFILL_CLOSE = 0.05
+#: Rooms that wait for decode to hear of their end; one more is ended at once.
+MAX_UNHEARD = 4096
 
 Room = kv.KVSender | kv.KVReceiver
 
@@ -74,6 +76,8 @@ class KvmendKVManager(CommonKVManager):
         self.manager: kv.KVManager | None = None
         self.refusals: dict[str, str] = {}  # bootstrap address -> why its prefill isn't ours
         self._rooms: dict[int, Room] = {}
+        self._unheard: dict[int, tuple[kv.KVSender, str, float]] = {}  # see _tell_later
+        self._unheard_lock = threading.Lock()
         self._worker_threads: list[threading.Thread] = []
         self.session_lock = threading.Lock()
         super().__init__(args, disaggregation_mode, server_args, is_mla_backend)
@@ -81,7 +85,7 @@ class KvmendKVManager(CommonKVManager):
         # kvmend's engine carries the messages; SGLang's control socket has no use.
         self.server_socket.close(linger=0)
         self._zmq_ctx.destroy(linger=0)
-        self._watch = SessionWatch(self.engine, recoveries_counter())
+        self._watch = SessionWatch(self.engine, recoveries_counter(), self._tell_unheard)
         self._worker_threads.append(self._watch.thread)
         if disaggregation_mode == DisaggregationMode.DECODE:
             self._worker_threads.append(self._start_heartbeat_checker_thread())
@@ -110,6 +114,7 @@ class KvmendKVManager(CommonKVManager):
             pp_size=self.pp_size,
         )
         self._layout = layout_of(self.kv_args, rank)
+        self._kv_replica_factor = 1  # one decode rank per prefill rank
         self.local_ip, self.rank_port = names.split(self.engine.session_id)
         settings = self._settings
         # A room of prefill also waits for its turn to be computed: decode's deadline ends it.
@@ -181,7 +186,7 @@ class KvmendKVManager(CommonKVManager):
             if super().try_ensure_parallel_info(ours):
                 info = self.prefill_info_table.pop(ours)
                 reason = unequal(info, self)
-            elif _is_stock(bootstrap_addr):
+            elif is_stock(bootstrap_addr):
                 reason = STOCK_PREFILL.format(bootstrap_addr)
             else:
                 return False
@@ -200,11 +205,48 @@ class KvmendKVManager(CommonKVManager):
         """From now on kvmend's room decides the status."""
         self._rooms[room] = end
 
+    def forget_unheard(self, room: int) -> None:
+        """A new request has the number of one that ended unheard."""
+        with self._unheard_lock:
+            known = self._unheard.pop(room, None)
+        if known is not None:
+            known[0].clear()
+
+    def _tell_later(self, room: int, end: kv.KVSender) -> None:
+        """A room that fails before decode has announced it stays open until then, so that decode
+        learns the reason instead of waiting for its own timeout."""
+        del self._rooms[room]
+        until = time.monotonic() + self._settings.bootstrap_timeout
+        reason = self.failure_records.get(room, "the request failed")
+        with self._unheard_lock:
+            if len(self._unheard) < MAX_UNHEARD:
+                self._unheard[room] = end, reason, until
+
+    def _tell_unheard(self) -> None:
+        """Once a second: aborts those that decode has announced by now."""
+        with self._unheard_lock:
+            waiting = list(self._unheard.items())
+        now = time.monotonic()
+        for room, (end, reason, until) in waiting:
+            if end.poll() == kv.KVPoll.BOOTSTRAPPING and now < until:
+                continue
+            end.abort(reason)
+            with self._unheard_lock:
+                if self._unheard.get(room, (None,))[0] is end:
+                    del self._unheard[room]
+
+    @property
+    def lost_sessions(self) -> dict[str, str]:
+        """Decode engines nobody should wait for any more, and why."""
+        return self._watch.lost
+
     def detach(self, room: int) -> None:
         """The request is over; of decode, nobody can write its pages any more."""
         end = self._rooms.get(room)
         if end is None:
             return
+        if isinstance(end, kv.KVSender) and end.poll() == kv.KVPoll.BOOTSTRAPPING:
+            return self._tell_later(room, end)
         if not end.poll().is_terminal:
             end.clear()
             if not self._close(end) and self.disaggregation_mode == DisaggregationMode.DECODE:
@@ -241,7 +283,9 @@ class KvmendKVManager(CommonKVManager):
         """As the base class's; a failure also ends kvmend's room before it is shown."""
         if status == KVPoll.Failed:
             end = self._rooms.get(bootstrap_room)
-            if end is not None and not end.poll().is_terminal:
+            if isinstance(end, kv.KVSender) and end.poll() == kv.KVPoll.BOOTSTRAPPING:
+                self._tell_later(bootstrap_room, end)
+            elif end is not None and not end.poll().is_terminal:
                 end.abort(self.failure_records.get(bootstrap_room, "the request failed"))
                 self._close(end)
         super().update_status(bootstrap_room, status)
@@ -277,30 +321,26 @@ class KvmendKVManager(CommonKVManager):
     # ------------------------------------------------------------------------------------ heartbeat
 
     def _on_heartbeat_success(self, bootstrap_addr: str) -> None:
-        """The server answers; its ranks may be new processes all the same."""
+        """The server answers; behind it a blacklisted rank may have been replaced by a new process.
+
+        Only then its rooms fail: one that is merely out of reach comes back.
+        """
         with self.connection_lock:
-            known = {
-                key: list(infos)
+            known = [
+                info
                 for key, infos in self.connection_pool.items()
                 if key.startswith(f"{bootstrap_addr}_")
-            }
-        if not any(self._is_failed(info) for infos in known.values() for info in infos):
-            return
-        logger.warning("prefill ranks behind %s don't answer: asking for new ones", bootstrap_addr)
-        self._handle_node_failure(bootstrap_addr)
-
-    def _is_failed(self, info: dict[str, Any]) -> bool:
-        return names.join(info["rank_ip"], info["rank_port"]) in self._watch.failed
-
-
-def _is_stock(address: str) -> bool:
-    """Whether the bootstrap server of another backend answers there."""
-    everything = "prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-    try:
-        answer = requests.get(f"http://{address}/route?{everything}", timeout=5)
-        return answer.status_code == 200 and "attn_tp_size" in answer.json()
-    except (requests.RequestException, ValueError):
-        return False
+                for info in infos
+            ]
+        for info in known:
+            session = names.join(info["rank_ip"], info["rank_port"])
+            if session not in self._watch.failed:
+                continue
+            now = ask_rank(bootstrap_addr, *info["asked"])
+            if now is not None and names.join(now["rank_ip"], now["rank_port"]) != session:
+                logger.warning("prefill %s has been replaced", session)
+                self._handle_node_failure(bootstrap_addr)
+                return
 
 
 def _nowhere() -> PrefillServerInfo:

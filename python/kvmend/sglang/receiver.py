@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
-import requests
 from sglang.srt.disaggregation.base.conn import KVPoll, KVTransferDestination
 from sglang.srt.disaggregation.common.conn import CommonKVReceiver
 
 from .. import kv
 from ..errors import KvmendError
 from ..mooncake import names
-from .manager import KvmendKVManager, logger
-from .registry import PREFIX
+from .manager import KvmendKVManager
+from .routes import ask_rank
 
 __all__ = ["KvmendKVReceiver"]
 
@@ -47,24 +46,9 @@ class KvmendKVReceiver(CommonKVReceiver):
     def _get_bootstrap_info_from_server(
         self, prefill_dp_rank: int, prefill_cp_rank: int, target_tp_rank: int, target_pp_rank: int
     ) -> dict[str, Any] | None:
-        try:
-            answer = requests.get(
-                f"http://{self.bootstrap_addr}{PREFIX}/route",
-                params={
-                    "prefill_dp_rank": prefill_dp_rank,
-                    "prefill_cp_rank": prefill_cp_rank,
-                    "target_tp_rank": target_tp_rank,
-                    "target_pp_rank": target_pp_rank,
-                },
-                timeout=5,
-            )
-            if answer.status_code == 200:
-                info: dict[str, Any] = answer.json()
-                return {**info, "pp_rank": target_pp_rank}
-            logger.error("%s: %d, %s", self.bootstrap_addr, answer.status_code, answer.text)
-        except (requests.RequestException, ValueError) as error:
-            logger.error("%s: %s", self.bootstrap_addr, error)
-        return None
+        return ask_rank(
+            self.bootstrap_addr, prefill_dp_rank, prefill_cp_rank, target_tp_rank, target_pp_rank
+        )
 
     def _register_kv_args(self) -> bool:
         """kvmend's manager registers its layout by itself, with the first room of a session."""

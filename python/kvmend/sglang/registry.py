@@ -9,11 +9,9 @@ from sglang.srt.disaggregation.base.conn import BaseKVBootstrapServer
 from sglang.srt.disaggregation.common.conn import CommonKVBootstrapServer
 
 from .limits import STOCK_DECODE
+from .routes import PREFIX
 
-__all__ = ["PREFIX", "KvmendKVBootstrapServer"]
-
-#: Put between host:port and /route by both of our ends: another backend's server has no such path.
-PREFIX = "/kvmend"
+__all__ = ["KvmendKVBootstrapServer"]
 
 
 class _Registry(CommonKVBootstrapServer):

@@ -34,6 +34,8 @@ class KvmendKVSender(CommonKVSender):
         super().__init__(mgr, bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
         self._end: kv.KVSender | None = None
         self._shown: int = KVPoll.Bootstrapping
+        self._all_sent = False
+        mgr.forget_unheard(bootstrap_room)
         if mgr.is_dummy_cp_rank or mgr.request_status.get(bootstrap_room) == KVPoll.Failed:
             return
         try:
@@ -79,18 +81,32 @@ class KvmendKVSender(CommonKVSender):
         except KvmendError as error:
             self.kv_mgr.fail(self.bootstrap_room, str(error))
             return
+        self._all_sent = last
         self._record_transfer_indices(kv_indices, state_indices)
 
     def poll(self) -> int:
+        self._give_up_lost_peer()
         return self._settled(super().poll())
 
     def poll_pp_consensus(self) -> int:
+        self._give_up_lost_peer()
         return self._settled(super().poll_pp_consensus())
+
+    def _give_up_lost_peer(self) -> None:
+        """A write to a dead decode fails by itself; what waits for its last word would wait on."""
+        lost = self.kv_mgr.lost_sessions
+        if not lost or not self._all_sent or self._end is None or self.conclude_state is not None:
+            return
+        reason = lost.get(self._end.decode_session)
+        if reason is not None and not self._end.poll().is_terminal:
+            self.kv_mgr.fail(self.bootstrap_room, reason)
 
     def _settled(self, status: int) -> int:
         """A failure is shown once nothing reads the pages any more; until then the last status."""
-        if status == KVPoll.Failed and self._end and not self._end.poll().is_terminal:
-            return self._shown
+        if status == KVPoll.Failed and self._end:
+            end = self._end.poll()
+            if end != kv.KVPoll.BOOTSTRAPPING and not end.is_terminal:
+                return self._shown
         self._shown = status
         return status
 
