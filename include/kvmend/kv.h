@@ -182,6 +182,13 @@ class KvSender {
   Status send(std::span<const std::uint32_t> pages, const KvStateIndices& states = {},
               const KvGate* ready = nullptr);
 
+  /// Tokens at the front that decode has already (`prefix_tokens` of its `send_metadata`): their
+  /// pages aren't among those it announced. 0 while the status is kBootstrapping.
+  [[nodiscard]] std::uint64_t prefix_tokens() const;
+  /// The session id of the decode engine that announced the pages (of several: the last); "" while
+  /// the status is kBootstrapping.
+  [[nodiscard]] std::string decode_session() const;
+
   [[nodiscard]] KvStatus poll() const;  ///< never blocks
   /// Blocks until the room has ended or `timeout` has passed.
   KvStatus wait(std::chrono::nanoseconds timeout) const;

@@ -169,6 +169,16 @@ class KVSender(_Room):
             manager._manager, _room_number(room), decode_session
         )
 
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens at the front that decode has already; 0 while the room is BOOTSTRAPPING."""
+        return self._end.prefix_tokens
+
+    @property
+    def decode_session(self) -> str:
+        """Session id of the decode engine that announced the pages; "" while BOOTSTRAPPING."""
+        return self._end.decode_session
+
     def init(self, num_pages: int, aux_index: int | None = None) -> None:
         """Says how many pages all `send`s together will bring, and the row of the aux pool.
 

@@ -196,6 +196,8 @@ void bind_sender(nb::module_& module) {
         check(unlocked([&] { return sender.send(span_of(pages), states, ready); }));
       },
       "pages"_a, "states"_a, "ready"_a.none());
+  cls.def_prop_ro("decode_session", [](const Sender& h) { return h.get().decode_session(); });
+  cls.def_prop_ro("prefix_tokens", [](const Sender& h) { return h.get().prefix_tokens(); });
   bind_room<KvSender>(cls);
 }
 

@@ -39,6 +39,16 @@ def test_send_before_the_announcement(pair: Pair) -> None:
     assert pair.pages_equal([4], [8])
 
 
+def test_prefill_learns_what_decode_has_and_who_it_is(pair: Pair) -> None:
+    sender = KVSender(pair.manager, 4)
+    assert (sender.prefix_tokens, sender.decode_session) == (0, "")
+    pair.peer.run("receive(4, [8], prefix_tokens=2048)")
+    assert sender.wait_for(KVPoll.WAITING_FOR_INPUT, 30) == KVPoll.WAITING_FOR_INPUT
+    assert sender.prefix_tokens == 2048
+    assert sender.decode_session == pair.peer.get("engine.session_id")
+    sender.abort()
+
+
 def test_many_rooms_at_once(pair: Pair) -> None:
     rooms = list(range(10, 60))
     pair.peer.run("for room in list: receive(room, [room])", list=rooms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,7 @@ import pytest
 from kvmend.mooncake import Read, TransferEngine, TransferNotify, TransferOpcode, Write
 from kvmend.mooncake import engine as module
 from kvmend.mooncake.environment import read_environment
+from kvmend.mooncake.foreign import is_mooncake
 from kvmend.testing.peer import Peer, wait_until
 
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
@@ -554,3 +556,26 @@ def test_a_restarted_peer_is_not_written_to_until_it_is_asked(
     assert engine.send_probe(target.name) == 0
     assert engine.transfer_sync_write(target.name, base, address, 16) == 0
     assert other.get("memory[1 << 20:][:16].tobytes().hex()") == memory[:16].tobytes().hex()
+
+
+def test_a_real_mooncake_engine_is_told_from_a_silent_one() -> None:
+    """Its side of the question, as it was seen: the kind of the question and a status."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                asked = connection.recv(64)
+                body = asked[8:9] + b'{"status":"success"}\n'
+                connection.sendall(len(body).to_bytes(8, "little") + body)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert is_mooncake("127.0.0.1", server.getsockname()[1])
+        thread.join()
+        port = server.getsockname()[1]
+    assert not is_mooncake("127.0.0.1", port)
+
+
+def test_no_engine_of_ours_is_taken_for_mooncakes(engine: TransferEngine) -> None:
+    assert not is_mooncake("127.0.0.1", engine.get_rpc_port())

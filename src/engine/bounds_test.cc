@@ -187,6 +187,16 @@ TEST_F(Bounds, IdleConnectionsKeepNobodyOutAndAreShed) {
   expect_initial_counts();
 }
 
+// Another protocol's first message may be shorter than a frame's header.
+TEST_F(Bounds, AnotherProtocolIsClosedAtItsFirstBytes) {
+  RawClient client(*stranger_, b_->core().address());
+  for (const char byte : std::string_view("\4\0\0\0\0\0\0\0\3{}\n", 12))
+    client.to_send.push_back(static_cast<std::byte>(byte));
+  engines_.run_for(100ms);
+  EXPECT_TRUE(client.over);
+  EXPECT_EQ(b_->core().stats().protocol_errors, 1U);
+}
+
 // The same with a hello and nothing more, and with bytes that come one by one.
 TEST_F(Bounds, HelloAndSilenceAndTricklesAreShed) {
   std::vector<std::unique_ptr<RawClient>> clients;

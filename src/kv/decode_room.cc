@@ -232,6 +232,7 @@ void DecodeRoom::complete_if_done() {
   if (!std::ranges::all_of(writers_, &Writer::done)) return;
   for (const wire::KvPages& pages : pages_) {
     const KvComponent& component = around_.layout.components[pages.component];
+    if (counts_may_differ(component.pool)) continue;
     const Coverage& coverage = coverage_[pages.component];
     const std::uint64_t source_pages = source_pages_.value_or(0);
     if (is_kv(component.pool) && coverage.pages_for(source_pages) != pages.pages.size())

@@ -112,6 +112,11 @@ std::uint64_t item_len(const wire::KvComponent& component, std::size_t buffer) {
   return component.item_len[component.item_len.size() == 1 ? 0 : buffer];
 }
 
+bool counts_may_differ(KvPool pool) {
+  return pool == KvPool::kSwa || pool == KvPool::kDsa || pool == KvPool::kMinimaxIndexK ||
+         pool == KvPool::kBlockScale || pool == KvPool::kBlockScaleSwa;
+}
+
 Status check_layout(const KvLayout& layout) {
   if (layout.components.empty() || layout.components.size() > wire::kMaxKvComponents)
     return bad(

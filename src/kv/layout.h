@@ -36,6 +36,10 @@ struct BufferPlace {
 
 /// The first component of a kind.
 [[nodiscard]] std::optional<std::uint32_t> component_of(const KvLayout& layout, KvPool pool);
+/// Windows over the same pages, whose two ends count them each for themselves: the reference pairs
+/// them from the front and leaves what one end has more.
+[[nodiscard]] bool counts_may_differ(KvPool pool);
+
 /// Index of the kKv component (a valid layout has one), of the kAux component if there is one, and
 /// of the state components in layout order.
 [[nodiscard]] std::uint32_t kv_component(const KvLayout& layout);

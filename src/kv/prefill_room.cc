@@ -79,6 +79,7 @@ Status PrefillRoom::announce(Announcement announcement) {
   Destination& to = destinations_.emplace_back();
   to.declared.resize(announcement.plan->components().size());
   to.to = std::move(announcement);
+  handle_->set_announced(to.to.peer.session_id, to.to.metadata.prefix_tokens);
   if (all_here()) handle_->advance(KvStatus::kWaitingForInput, around_.now());
   if (const auto blacklisted = around_.port.blacklisted(to.to.peer.address);
       blacklisted && blacklisted->refuses) {
@@ -176,8 +177,13 @@ bool PrefillRoom::plan_chunk(Destination& to, const SourceChunk& chunk, Write& w
       if (!chunk.last) continue;
       if (const wire::KvPages* extra = find_pages(chunk.extra, *map.source_component))
         pages.source = extra->pages;
+      if (counts_may_differ(map.pool)) {
+        const std::size_t both = std::min(pages.source.size(), pages.destination.size());
+        pages.source = pages.source.first(both);
+        pages.destination = pages.destination.first(both);
+      }
       pages.total = static_cast<std::uint32_t>(pages.source.size());
-      if (pages.source.size() != destination.pages.size()) {
+      if (pages.source.size() != pages.destination.size()) {
         fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
                                   handle_->room().value, to.to.peer.session_id,
                                   destination.pages.size(), kv_pool_name(map.pool),

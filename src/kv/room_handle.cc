@@ -34,6 +34,17 @@ void RoomHandle::fail(Status why, Time now) {
   enter(KvStatus::kFailed, now);
 }
 
+void RoomHandle::set_announced(std::string session_id, std::uint64_t prefix_tokens) {
+  prefix_tokens_.store(prefix_tokens, std::memory_order_release);
+  const MutexLock lock(mutex_);
+  announced_by_ = std::move(session_id);
+}
+
+std::string RoomHandle::announced_by() const {
+  const MutexLock lock(mutex_);
+  return announced_by_;
+}
+
 Status RoomHandle::failure() const {
   const MutexLock lock(mutex_);
   return failure_;

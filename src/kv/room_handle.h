@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
@@ -32,6 +33,12 @@ class RoomHandle {
   void count_chunk() { chunks_.fetch_add(1, std::memory_order_relaxed); }
   void add_retries(std::uint64_t n) { retries_.fetch_add(n, std::memory_order_relaxed); }
   void set_abort_acknowledged() { acknowledged_.store(true, std::memory_order_release); }
+  /// Who announced the pages, and how many tokens it has already.
+  void set_announced(std::string session_id, std::uint64_t prefix_tokens) KVM_EXCLUDES(mutex_);
+  [[nodiscard]] std::string announced_by() const KVM_EXCLUDES(mutex_);
+  [[nodiscard]] std::uint64_t prefix_tokens() const {
+    return prefix_tokens_.load(std::memory_order_acquire);
+  }
   [[nodiscard]] bool abort_acknowledged() const {
     return acknowledged_.load(std::memory_order_acquire);
   }
@@ -59,11 +66,13 @@ class RoomHandle {
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> retries_{0};
   std::atomic<std::uint64_t> chunks_{0};
+  std::atomic<std::uint64_t> prefix_tokens_{0};
   std::atomic<bool> acknowledged_{false};
 
   mutable Mutex mutex_;
   mutable CondVar changed_;
   mutable std::uint32_t waiters_ KVM_GUARDED_BY(mutex_) = 0;
+  std::string announced_by_ KVM_GUARDED_BY(mutex_);
   Status failure_ KVM_GUARDED_BY(mutex_);
   Time entered_ KVM_GUARDED_BY(mutex_);  ///< the current status
   std::array<Duration, 5> spent_ KVM_GUARDED_BY(mutex_){};

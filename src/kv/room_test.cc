@@ -66,6 +66,43 @@ TEST_F(Room, IsAnnouncedBeforeItsSenderExists) {
   expect_clean();
 }
 
+TEST_F(Room, TellsPrefillWhatDecodeHasAlready) {
+  KvSender sender(*prefill->manager, kRoom);
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  net.loop.settle();
+  EXPECT_EQ(sender.prefix_tokens(), 0U);
+  EXPECT_EQ(sender.decode_session(), "");
+  receiver.init();
+  ASSERT_TRUE(receiver.send_metadata(target, kTargetRow, {{2}}, 4096).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(sender.poll(), KvStatus::kWaitingForInput);
+  EXPECT_EQ(sender.prefix_tokens(), 4096U);
+  EXPECT_EQ(sender.decode_session(), kDecodeAt);
+}
+
+TEST_F(Room, PairsWindowsOfDifferentLengthFromTheFront) {
+  for (Node* node : {prefill.get(), decode.get()}) {
+    node->manager.reset();
+    node->pools.layout.components[2].pool = KvPool::kSwa;
+  }
+  prefill->manager = prefill->open(net, KvRole::kPrefill, options);
+  decode->manager = decode->open(net, KvRole::kDecode, options);
+  const auto before = decode->pools.snapshot();
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  KvSender sender(*prefill->manager, kRoom);
+  receiver.init();
+  ASSERT_TRUE(receiver.send_metadata(target, kTargetRow, {{2, 3, 4}}).is_ok());
+  ASSERT_TRUE(sender.init(static_cast<std::uint32_t>(source.size()), kSourceRow).is_ok());
+  ASSERT_TRUE(sender.send(source, {{5, 6}}).is_ok());
+  net.loop.settle();
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
+  expect_landed();
+  expect_same(2, 0, 6, 3);
+  const Bytes left = decode->pools.page(2, 0, 4);
+  EXPECT_EQ(std::memcmp(left.data(), before.back().data() + 4 * left.size(), left.size()), 0);
+}
+
 TEST_F(Room, TakesChunksBeforeTheMetadata) {
   KvSender sender(*prefill->manager, kRoom);
   send_all(sender);

@@ -88,6 +88,14 @@ Status KvSender::send(std::span<const std::uint32_t> pages, const KvStateIndices
   return {};
 }
 
+std::uint64_t KvSender::prefix_tokens() const {
+  return handle_->prefix_tokens();
+}
+
+std::string KvSender::decode_session() const {
+  return handle_->announced_by();
+}
+
 KvStatus KvSender::poll() const {
   return handle_->status();
 }

@@ -158,12 +158,20 @@ bool fits(const FrameHeader& header, Bytes body) {
 
 }  // namespace
 
+Status check_magic(Bytes start) {
+  const auto magic = load_le<std::uint32_t>(start.data() + kMagicAt);
+  if (magic == kMagic) return {};
+  return {Code::kProtocolError, Origin::kPeer,
+          fmt::format("magic {:#010x}: the other end isn't a kvmend engine (if it is Mooncake's, "
+                      "start its program with `python -m kvmend.exec`)",
+                      magic)};
+}
+
 Result<FrameHeader> parse_header(Bytes header) {
   if (header.size() < kHeaderBytes)
     return malformed(fmt::format("header of {} bytes", header.size()));
   const std::byte* from = header.data();
-  const auto magic = load_le<std::uint32_t>(from + kMagicAt);
-  if (magic != kMagic) return malformed(fmt::format("magic {:#010x}: not a kvmend peer", magic));
+  if (Status alien = check_magic(header); !alien.is_ok()) return std::unexpected(std::move(alien));
   const auto type = static_cast<std::uint8_t>(from[kTypeAt]);
   if (type == 0 || type > kMaxFrameType) return malformed(fmt::format("frame type {}", type));
   if (load_le<std::uint16_t>(from + kReservedAt) != 0)

@@ -96,6 +96,10 @@ struct AckEntry {
   friend bool operator==(const AckEntry&, const AckEntry&) = default;
 };
 
+/// Whether a connection that begins with `start` (4 bytes are enough) is kvmend's; else an error
+/// that says what to do about it.
+[[nodiscard]] Status check_magic(Bytes start);
+
 /// Parses and checks the fixed part: magic, type, reserved bits, and for that type the caps of the
 /// lengths and their agreement with `count`. `header` must hold kHeaderBytes. Errors (all of this
 /// file): `kProtocolError`, origin peer, naming the value.

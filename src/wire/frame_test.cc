@@ -118,6 +118,17 @@ TEST(Frame, EveryChangedByteOfHeaderOrBodyIsNoticed) {
   }
 }
 
+TEST(Frame, AnotherProtocolIsKnownByFourBytesAndToldWhatToDo) {
+  Buffer start(4);
+  store_le<std::uint32_t>(start.data(), kMagic);
+  EXPECT_TRUE(check_magic(start).is_ok());
+  store_le<std::uint32_t>(start.data(), 4);  // the length of Mooncake's first message
+  const Status alien = check_magic(start);
+  EXPECT_EQ(alien.code(), Code::kProtocolError);
+  EXPECT_NE(alien.detail().find("isn't a kvmend engine"), std::string::npos) << alien.detail();
+  EXPECT_NE(alien.detail().find("kvmend.exec"), std::string::npos);
+}
+
 TEST(Frame, HeadersWithWrongLengthsAreRefused) {
   Buffer good;
   append_data_frame(good, FrameType::kWrite, 0, ChunkId{5}, {.grant = GrantId{9}}, some_slices(),

@@ -1,4 +1,4 @@
-# sglang [--quick]: SGLang's own connector, unmodified, over kvmend and over Mooncake, in turns
+# sglang [--quick]: SGLang's own connector with kvmend's backend, kvmend's engine, and Mooncake
 source "$(dirname "$0")/lib.sh"
 harness="${KVMEND_SGLANG_HARNESS:-../shared/sglang_real}"
 if [[ ! -f "$harness/harness.py" ]]; then
@@ -26,4 +26,8 @@ if [[ ! -f "$VENV/.ready" ]]; then
 fi
 quiet sglang-venv bash "$work/run.sh" bench --help
 export PYTHONPATH="$ROOT/build/release/python"
+"$VENV/bin/python" tools/dev/sglang_plugin.py "$work"
+"$VENV/bin/python" tools/dev/sglang_lifecycle.py "$work"
+"$VENV/bin/python" tools/dev/sglang_mixed.py "$work"
+"$VENV/bin/python" tools/dev/sglang_aborts.py "$work"
 exec "$VENV/bin/python" tools/dev/sglang_cases.py "$work" "$@"

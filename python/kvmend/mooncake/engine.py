@@ -7,7 +7,6 @@ import enum
 import functools
 import logging
 import operator
-import random
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,15 +17,17 @@ import numpy.typing as npt
 
 from .. import engine as core
 from .._kvmend import Transfer
-from ..errors import Code, DeadlineExceededError, KvmendError, ResourceExhaustedError
+from ..errors import Code, DeadlineExceededError, KvmendError
 from . import codes, names
 from .batches import Batches
 from .codes import Rc
 from .directory import Directory, Found, NoMetadata, PeerToPeer, open_directory
-from .environment import Environment, read_environment
+from .environment import read_environment
+from .foreign import is_mooncake
 from .memory import ManagedBuffers, Ranges, is_readable
 from .names import UnknownName
 from .peers import Peers
+from .start import start_engine
 
 __all__ = [
     "SUPPORT_CUDA",
@@ -53,9 +54,8 @@ SUPPORT_MUSA = False
 
 OPEN_TIMEOUT = 5.0  # seconds, of questions to a peer
 PROBE_TIMEOUT = 1.0  # seconds; callers probe one peer after another
+ALIEN_AFTER = 1.0  # seconds until a transfer asks whether its peer is an engine of ours at all
 SECONDS_PER_BYTE = 1e-9  # what a transfer's size adds to its deadline, as in the original
-PORT_TRIES = 256
-REFUSED_PATIENCE = 2.0  # seconds that a transfer waits for a peer whose host refuses connections
 
 Addresses = npt.NDArray[np.uint64]
 P = ParamSpec("P")
@@ -182,7 +182,9 @@ class TransferEngine:
                 return Rc.INVALID_ARGUMENT
             try:
                 directory = open_directory(metadata, kind)
-                engine = _start(name, environment)
+                engine = start_engine(
+                    names.split(name)[0], environment, default_deadline=environment.timeout
+                )
             except (KvmendError, UnknownName, NoMetadata) as error:
                 logger.error("initialize(%r): %s", name, error)
                 return Rc.INVALID_ARGUMENT
@@ -559,6 +561,10 @@ class TransferEngine:
         self, transfer: Transfer, parts: _Parts | None = None, target: str | None = None
     ) -> bool:
         try:
+            if parts is not None and target is not None and not transfer.wait(ALIEN_AFTER):
+                if self._is_alien(parts, target):
+                    transfer.cancel()
+                    return False
             transfer.wait()  # its deadline ends it
         except KvmendError as error:
             if parts is not None and target is not None:
@@ -569,6 +575,21 @@ class TransferEngine:
         except BaseException:  # an interrupt
             transfer.cancel()
             raise
+        return True
+
+    def _is_alien(self, parts: _Parts, target: str) -> bool:
+        """Whether a real Mooncake engine answers where no kvmend engine ever did; says so."""
+        session_id = parts.peers.find(target).session_id
+        for session in parts.engine.sessions():
+            if session.session_id == session_id and session.incarnation:
+                return False
+        if not is_mooncake(*names.split(session_id)):
+            return False
+        logger.error(
+            "%s is Mooncake's own engine, it isn't a kvmend engine, and the two don't understand "
+            "each other: start its program with `python -m kvmend.exec` too (or this one without)",
+            target,
+        )
         return True
 
     def _explain(self, parts: _Parts, target: str, error: Exception) -> None:
@@ -594,7 +615,7 @@ class TransferEngine:
         """Moves real bytes to the peer's scratch memory and back: 0, the peer is usable.
 
         -101: the name isn't known; -102: it can't be reached or doesn't answer; -104: it restarted
-        (writes by address would return -1) or speaks another version.
+        (writes by address would return -1), speaks another version or is Mooncake's own engine.
         """
         try:
             found = parts.peers.find(peer_server_name)
@@ -603,7 +624,10 @@ class TransferEngine:
             return Rc.DNS
         if parts.peers.has_restarted(peer_server_name) or parts.peers.has_moved(peer_server_name):
             return Rc.REJECTED
-        return codes.of_probe(parts.engine.send_probe(found.session_id, PROBE_TIMEOUT))
+        result = codes.of_probe(parts.engine.send_probe(found.session_id, PROBE_TIMEOUT))
+        if result != Rc.OK and self._is_alien(parts, peer_server_name):
+            return Rc.REJECTED
+        return result
 
     @_initialised(otherwise=list)
     def get_notifies(self, parts: _Parts) -> list[TransferNotify]:
@@ -639,37 +663,6 @@ class TransferEngine:
 
 # Outside the class, where the name means the type in every annotation.
 setattr(TransferEngine, "TransferOpcode", TransferOpcode)  # noqa: B010
-
-
-def _start(name: str, environment: Environment) -> core.TransferEngine:
-    """Listens at the host of `name`. Raises KvmendError, UnknownName."""
-    address = names.resolve(names.split(name)[0])
-    bind = names.resolve(environment.bind_address) if environment.bind_address else address
-    options: core.EngineOptions = {
-        "default_deadline": environment.timeout,
-        "shutdown_grace": 1.0,
-        # The original's -1 for a dead process is quick; this is long enough for a listener's blink.
-        "refused_park_max": REFUSED_PATIENCE,
-    }
-    options.update(environment.recovery)
-    if bind != address:
-        options["advertise"] = address
-    if not names.is_loopback(bind):
-        options["insecure"] = True
-        logger.warning(
-            "listening at %s without authentication, as Mooncake does: use a private network", bind
-        )
-    if not environment.ports:
-        return core.TransferEngine(bind, 0, **options)
-    taken: ResourceExhaustedError | None = None
-    tries = min(PORT_TRIES, len(environment.ports))
-    for port in random.SystemRandom().sample(environment.ports, tries):
-        try:
-            return core.TransferEngine(bind, port, **options)
-        except ResourceExhaustedError as error:
-            taken = error
-    assert taken is not None
-    raise taken
 
 
 def _number(value: Any) -> int:

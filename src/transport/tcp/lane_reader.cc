@@ -228,6 +228,11 @@ Status LaneReader::parse() {
     }
     if (paused_) return Status::ok();
     if (!have_header_) {
+      // Another protocol's first message may be shorter than a header: it mustn't wait for one.
+      if (!seen_first_ && buffered() >= sizeof wire::kMagic)
+        if (Status alien = wire::check_magic(Bytes(staging_).subspan(begin_, buffered()));
+            !alien.is_ok())
+          return alien;
       if (buffered() < wire::kHeaderBytes) return Status::ok();
       const auto header = wire::parse_header(Bytes(staging_).subspan(begin_, wire::kHeaderBytes));
       if (!header) return header.error();

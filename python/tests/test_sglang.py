@@ -1,0 +1,252 @@
+"""What of the SGLang backend needs no SGLang: settings, layouts, refusals, the plugin.
+
+The classes themselves run under SGLang's own by `./dev sglang`.
+"""
+
+import enum
+import sys
+import types
+from types import SimpleNamespace
+
+import kvmend.sglang
+import pytest
+from kvmend import KVPool, KVRank, default_options
+from kvmend.sglang import limits, plugin
+from kvmend.sglang.layout import layout_of
+from kvmend.sglang.settings import PARK_MAX, read_settings
+
+# ------------------------------------------------------------------------------------- settings
+
+
+def test_unset_names_leave_kvmends_own_speed():
+    settings = read_settings({})
+    assert settings.engine == {"park_max": PARK_MAX, "probe": True}
+    assert settings.bootstrap_timeout == settings.waiting_timeout == 300
+    assert not settings.staging
+
+
+def test_sglangs_names_keep_their_meaning():
+    settings = read_settings(
+        {
+            "SGLANG_ENABLE_FAILED_SESSION_PROBE": "false",
+            "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "7",
+            "SGLANG_FAILED_SESSION_PROBE_MAX_INTERVAL_S": "70",
+            "SGLANG_FAILED_SESSION_IDLE_TIMEOUT_S": "900",
+            "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "11",
+            "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "12",
+        }
+    )
+    assert settings.engine["probe"] is False
+    assert settings.engine["probe_first"] == settings.engine["probe_demand"] == 7
+    assert settings.engine["probe_max"] == 70
+    assert settings.engine["idle_timeout"] == 900
+    assert (settings.bootstrap_timeout, settings.waiting_timeout) == (11, 12)
+
+
+def test_every_engine_option_exists():
+    settings = read_settings({"SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "3"})
+    assert settings.engine.keys() <= default_options().keys()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "0"},
+        {"SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "soon"},
+        {"SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "nan"},
+        {
+            "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "9",
+            "SGLANG_FAILED_SESSION_PROBE_MAX_INTERVAL_S": "8",
+        },
+        {"SGLANG_FAILED_SESSION_IDLE_TIMEOUT_S": "-1"},
+        {"SGLANG_ENABLE_FAILED_SESSION_PROBE": "perhaps"},
+    ],
+)
+def test_a_bad_value_names_its_variable(environ):
+    with pytest.raises(ValueError, match=next(iter(environ))):
+        read_settings(environ)
+
+
+# --------------------------------------------------------------------------------------- layout
+
+
+def kv_args(**changes):
+    args = SimpleNamespace(
+        kv_data_ptrs=[0x1000, 0x9000, 0xF000],
+        kv_data_lens=[4096, 4096, 0],  # a layer without a pool of its own
+        kv_item_lens=[512, 512, 512],
+        kv_layer_ids=[4, 5, 6],
+        kv_cache_dtype_str="bfloat16",
+        aux_data_ptrs=[0x20000, 0x21000],
+        aux_data_lens=[64, 512],
+        aux_item_lens=[16, 64],
+        state_types=["swa", "mamba"],
+        state_data_ptrs=[[0], [0x30000]],
+        state_data_lens=[[0], [256]],
+        state_item_lens=[[64], [64]],
+        state_layer_ids=[[1], [2]],
+        page_size=16,
+    )
+    vars(args).update(changes)
+    return args
+
+
+def test_pools_become_components_in_order():
+    made = layout_of(kv_args(), KVRank(tp_rank=1, tp_size=2))
+    kv, aux, mamba = made.layout.components
+    assert (kv.pool, kv.items, kv.dtype) == (KVPool.KV, 8, "bfloat16")
+    assert kv.buffer_list == [(0x1000, 512), (0x9000, 512)]
+    assert kv.layer_ids == [4, 5]
+    assert (aux.pool, aux.items) == (KVPool.AUX, 4)
+    assert aux.buffer_list == [(0x20000, 16), (0x21000, 64)]
+    assert (mamba.pool, mamba.items, mamba.layer_ids) == (KVPool.MAMBA, 4, [2])
+    assert made.layout.rank.tp_rank == 1
+    assert made.layout.element_order == "opaque"
+
+
+def test_state_indices_follow_the_pools_that_are_there():
+    made = layout_of(kv_args(), KVRank())
+    assert made.state_slots == (1,)
+    assert made.states(None) == []
+    assert made.states([[7, 8], [3]]) == [[3]]
+    assert made.states([[7, 8], None]) == [[]]
+    assert made.states([[7, 8]]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kv_data_ptrs": [], "kv_data_lens": [], "kv_item_lens": []}, "whole pages"),
+        ({"state_types": ["dsa_tail", "mamba"]}, "dsa_tail"),
+        ({"state_types": ["swa", "telepathy"]}, "'telepathy'"),
+    ],
+)
+def test_pools_that_cant_be_moved_are_refused(changes, says):
+    with pytest.raises(ValueError, match=says):
+        layout_of(kv_args(**changes), KVRank())
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+FINE = {
+    "device": "cpu",
+    "policy": "early",
+    "staging": False,
+    "kv_sharding": False,
+    "all_cp_ranks": False,
+    "cp_tp_sharing": False,
+    "dcp_size": 1,
+}
+
+
+def test_a_plain_configuration_is_served():
+    limits.check_configuration(**FINE)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"device": "cuda"}, "'cuda'"),
+        ({"policy": "prefill_complete"}, "prefill_complete"),
+        ({"staging": True}, "SGLANG_DISAGG_STAGING_BUFFER"),
+        ({"kv_sharding": True}, "--enable-kv-cache-sharding"),
+        ({"all_cp_ranks": True}, "context-parallel"),
+        ({"cp_tp_sharing": True}, "--enable-cp-tp-group-sharing"),
+        ({"dcp_size": 2}, "decode context parallelism"),
+    ],
+)
+def test_what_isnt_served_is_refused_with_a_way_out(change, says):
+    with pytest.raises(ValueError, match="kvmend.exec") as refused:
+        limits.check_configuration(**{**FINE, **change})
+    assert says in str(refused.value)
+
+
+def server(**changes):
+    return SimpleNamespace(
+        **{
+            "attn_tp_size": 2,
+            "pp_size": 1,
+            "enable_kv_cache_sharding": False,
+            "enable_dsa_cache_layer_split": False,
+            **changes,
+        }
+    )
+
+
+def test_equal_servers_are_paired_and_others_named():
+    assert limits.unequal(server(), server()) is None
+    assert "attention TP" in (limits.unequal(server(attn_tp_size=4), server()) or "")
+    assert "prefill has 2, decode 1" in (limits.unequal(server(pp_size=2), server()) or "")
+    assert "split" in (limits.unequal(server(enable_dsa_cache_layer_split=True), server()) or "")
+
+
+# --------------------------------------------------------------------------------------- plugin
+
+
+class FakeBackend(enum.Enum):
+    MOONCAKE = "mooncake"
+    FAKE = "fake"
+
+
+class FakeClass(enum.Enum):
+    KVARGS = "kvargs"
+    MANAGER = "manager"
+    BOOTSTRAP_SERVER = "bootstrap_server"
+
+
+@pytest.fixture
+def sglang(monkeypatch):
+    """What of SGLang the plugin touches."""
+    hooks = {}
+    choices = ["mooncake"]
+    modules = {
+        "sglang.srt.arg_groups.choices": {"DISAGG_TRANSFER_BACKEND_CHOICES": choices},
+        "sglang.srt.disaggregation.utils": {"TransferBackend": FakeBackend},
+        "sglang.srt.plugins.hook_registry": {
+            "HookRegistry": SimpleNamespace(register=lambda *a: hooks.setdefault(a[0], a[1:])),
+            "HookType": SimpleNamespace(AROUND="around"),
+        },
+    }
+    for name, names in modules.items():
+        parts = name.split(".")
+        for n in range(1, len(parts)):
+            parent = ".".join(parts[:n])
+            if parent not in sys.modules:
+                monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+        module = types.ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    return SimpleNamespace(hooks=hooks, choices=choices)
+
+
+def test_the_plugin_registers_a_backend_of_its_own_name(sglang, monkeypatch):
+    plugin.register()
+    plugin.register()
+    assert sglang.choices == ["mooncake", "kvmend"]
+    ours = FakeBackend("kvmend")
+    assert (ours.name, ours.value, ours in FakeBackend) == ("KVMEND", "kvmend", True)
+    ((target, (hook, kind)),) = sglang.hooks.items()
+    assert (target, kind) == ("sglang.srt.disaggregation.utils.get_kv_class", "around")
+
+    asked = []
+    stand_in = {"KvmendKVManager": object(), "KvmendKVBootstrapServer": object()}
+    monkeypatch.setattr(kvmend.sglang, "__getattr__", stand_in.__getitem__)
+
+    def original(backend, kind):
+        asked.append((backend, kind))
+        return "original"
+
+    assert hook(original, ours, FakeClass.MANAGER) is stand_in["KvmendKVManager"]
+    assert hook(original, ours, FakeClass.BOOTSTRAP_SERVER) is stand_in["KvmendKVBootstrapServer"]
+    assert not asked
+    assert hook(original, ours, FakeClass.KVARGS) == "original"
+    assert hook(original, FakeBackend.MOONCAKE, FakeClass.MANAGER) == "original"
+    monkeypatch.setenv(plugin.REPLACE, "1")
+    assert hook(original, FakeBackend.MOONCAKE, FakeClass.MANAGER) is stand_in["KvmendKVManager"]
+    assert hook(original, FakeBackend.FAKE, FakeClass.MANAGER) == "original"
+
+
+def test_importing_the_package_needs_no_sglang():
+    with pytest.raises(AttributeError, match="NoSuchClass"):
+        _ = kvmend.sglang.NoSuchClass
+    assert "KVManager" in kvmend.sglang.__all__
