@@ -114,9 +114,9 @@ def match(
     a, b = here.offsets(here_head, heads), there.offsets(there_head, heads)
     step = np.uint64(here.content)
     joined = (a[1:] == a[:-1] + step) & (b[1:] == b[:-1] + step)
-    first = np.flatnonzero(np.concatenate(([True], ~joined)))
-    lengths = np.diff(np.append(first, len(a))).astype(np.uint64) * step
-    return Runs(a[first], b[first], lengths)
+    starts = np.flatnonzero(np.concatenate(([True], ~joined)))
+    lengths = np.diff(np.append(starts, len(a))).astype(np.uint64) * step
+    return Runs(a[starts], b[starts], lengths)
 
 
 def shape_of(geometry: LayerGeometry) -> tuple[int, int, int]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvmend import KvmendError, Transfer, TransferEngine
+from kvmend import KvmendError, TransferEngine
+from kvmend._kvmend import Transfer
 
 from .descriptor import Descriptor
 from .geometry import Incompatible

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from kvmend import Access, Transfer, TransferEngine
+from kvmend import Access, TransferEngine
+from kvmend._kvmend import Transfer
 
 from .descriptor import Descriptor
 from .geometry import Incompatible, LayerGeometry, Runs, match

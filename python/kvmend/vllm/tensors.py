@@ -65,7 +65,7 @@ class TorchStaging:
     ) -> None:
         self._tensors = [grouped(name, tensor, blocks) for name, tensor in layers]
         size = sum(tensor[0].nbytes for tensor in self._tensors)
-        self._count = min(blocks, limit // size)
+        self._count: int = min(blocks, limit // size)
         if self._count == 0:
             raise Incompatible(f"staging_bytes is {limit}, but a block has {size} bytes")
         self._slots = Slots(self._count)
