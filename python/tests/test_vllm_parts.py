@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvmend.vllm.descriptor import Descriptor
 from kvmend.vllm.geometry import Incompatible, LayerGeometry, match
-from kvmend.vllm.leases import Board, LeaseState, done_word, lease_state
+from kvmend.vllm.leases import Board, LeaseState, lease_state, mark
 from kvmend.vllm.lessor import Lessor
 from kvmend.vllm.offers import BadOffer, Offer, RankAddress, prompt_digest
 from kvmend.vllm.orders import LeaseOrder
@@ -161,10 +161,10 @@ def test_a_word_that_was_read_while_it_changed_counts_as_nothing() -> None:
 
 def test_a_lease_is_finished_when_every_reader_has_said_so_about_this_lease() -> None:
     board = Board(4, 4)
-    board.done[2, 0] = done_word(7, 2)
-    board.done[2, 1] = done_word(6, 2)  # of an earlier lease
+    board.done[2, 0] = mark(7, 2)
+    board.done[2, 1] = mark(6, 2)  # of an earlier lease
     assert not board.finished(2, 7)
-    board.done[2, 1] = done_word(7, 2)
+    board.done[2, 1] = mark(7, 2)
     assert board.finished(2, 7) and not board.finished(2, 8) and not board.finished(1, 7)
 
 
@@ -177,7 +177,7 @@ def test_the_lessor_ends_leases_by_word_and_by_time_and_says_so_once() -> None:
     lessor.refuse(LeaseOrder("c", 2, 1, 9.0, [3]))
     assert state(board, 2, 1) is LeaseState.AHEAD
     assert lessor.ended() == {"c"} and state(board, 2, 1) is LeaseState.OVER
-    board.done[1, 0] = done_word(1, 1)
+    board.done[1, 0] = mark(1, 1)
     assert lessor.ended() == {"b"} and state(board, 1, 1) is LeaseState.OVER
     now[0] = 104.9
     assert lessor.ended() == set() and state(board, 0, 1) is LeaseState.LIVE
@@ -187,10 +187,26 @@ def test_the_lessor_ends_leases_by_word_and_by_time_and_says_so_once() -> None:
     assert counts == {"leases": 2, "leases_done": 1, "leases_expired": 2}
 
 
+def test_a_lease_is_renewed_up_to_ten_times_its_length() -> None:
+    now = [0.0]
+    board, counts = Board(4, 2), {"leases": 0, "leases_done": 0, "leases_expired": 0}
+    lessor = Lessor(board, lambda: now[0], counts)
+    board.renewed[0, 1] = mark(6, 1)  # of an earlier lease
+    lessor.begin(LeaseOrder("a", 0, 7, 10.0, [1]))
+    for number in range(1, 13):
+        now[0] = 9.0 * number
+        board.renewed[0, 1] = mark(7, number)
+        if now[0] >= 100:
+            break
+        assert not lessor.ended(), now
+    now[0] = 100.0
+    assert lessor.ended() == {"a"} and counts["leases_expired"] == 1
+
+
 # ------------------------------------------------------------------------------------------ offers
 
 OFFER = Offer(
-    3, 9, 8, 40, prompt_digest(range(40)), (5, 2, 9),
+    3, 9, 60.0, 8, 40, prompt_digest(range(40)), (5, 2, 9),
     (RankAddress("127.0.0.1:7001", 2**64 - 1, 2**47, 4000),),
 )  # fmt: skip
 
@@ -234,7 +250,7 @@ def test_a_digest_tells_prompts_and_adapters_apart() -> None:
 
 def test_a_descriptor_survives_its_encoding_and_names_what_differs() -> None:
     layer = LayerGeometry.of("l0", 4096, (4, 2, 16, 8), (1024, 512, 32, 4), 4, 4)
-    found = Descriptor(0, 1, 2, 4, 16, True, 1, 2, 3, 4, (layer,), {"the dtype": "bfloat16"})
+    found = Descriptor(0, 1, 2, 4, 16, True, 1, 2, 3, 4, 5, (layer,), {"the dtype": "bfloat16"})
     assert Descriptor.decode(found.encode()) == found
     found.check({"the dtype": "bfloat16"}, 16, ["l0"])
     for traits, tokens, layers, message in (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kvmend.testing.peer import Peer
+from kvmend.testing.peer import Peer, wait_until
 from kvmend.testing.vllm_rank import (
     BLOCKS,
     TOKENS,
@@ -18,6 +18,8 @@ from kvmend.testing.vllm_rank import (
     full_cache,
     until,
 )
+from kvmend.vllm.scheduler_side import SchedulerSide
+from kvmend.vllm.settings import Settings
 from kvmend.vllm.tensor_parallel import heads_of
 
 PROMPT = list(range(100, 100 + 2 * TOKENS + 3))  # three blocks, the last one not full
@@ -149,6 +151,28 @@ def test_decode_that_comes_before_the_lease_has_begun_waits_for_it(
     assert same(d, [5, 19, 0], 1, [7, 3, 12]) and not d.ranks[0].failed
 
 
+def test_a_request_that_waits_renews_its_lease(side: Callable[..., Side]) -> None:
+    p, d = side(2, seed=1), side(1, seed=2)
+    params = p.prefill("p", PROMPT, [7, 3, 12])
+    p.turn()
+    now = [0.0]
+    d.scheduler = SchedulerSide(Settings(), TOKENS, clock=lambda: now[0])
+    request = Request("d", PROMPT, params)
+    d.scheduler.arrived(request)
+    assert not d.scheduler.step().renewals
+    board = p.ranks[1].worker._lessor._board
+    for number in (1, 2):
+        now[0] += 16.0
+        until(lambda: board.renewals(0, 1) == [number], d)
+    assert d.scheduler.matched_tokens(request, 0) == (len(PROMPT), True)
+    d.scheduler.allocated(request, [5, 19, 0], len(PROMPT))
+    until(lambda: d.everyone("received", "d"), p, d)
+    assert same(d, [5, 19, 0], 1, [7, 3, 12])
+    assert board.renewals(0, 1) == [3]
+    now[0] += 100.0
+    assert not d.scheduler.step().renewals
+
+
 def test_a_load_is_over_by_its_deadline(side: Callable[..., Side]) -> None:
     p, d = side(seed=1), side(seed=2, load_deadline_seconds=0.05)
     d.decode("d", PROMPT, p.prefill("p", PROMPT, [7, 3, 12]), [5, 19, 0])
@@ -201,7 +225,7 @@ def test_a_forged_offer_reaches_nothing_but_the_caches(side: Callable[..., Side]
     }.items()):  # fmt: skip
         forged = {**params, "kvmend": {**params["kvmend"], name: value}}
         d.decode(f"d{number}", PROMPT, forged, [5, 19, 0])
-        until(lambda: d.everyone("received", f"d{number}"), p, d)  # noqa: B023
+        until(lambda: d.everyone("received", f"d{number}"), p, d)
     address = params["kvmend"]["ranks"][0]
     forged = {**params, "kvmend": {**params["kvmend"], "ranks": [[*address[:2], "7f0000000000", 64]]}}
     d.decode("address", PROMPT, forged, [5, 19, 0])
@@ -246,8 +270,7 @@ def test_many_requests_at_once_keep_their_blocks_apart(side: Callable[..., Side]
 # ------------------------------------------------------------------------ prefill as a process apart
 
 PREFILL = """
-import sys; sys.path.insert(0, folder)
-from kvmend.testing.vllm_rank import BLOCKS, TOKENS, Request, Side, Status, full_cache, same_blocks
+from kvmend.testing.vllm_rank import Side
 side = Side(1, 1)
 def prefill(name, tokens, blocks):
     params = side.prefill(name, tokens, blocks)
@@ -303,18 +326,34 @@ def test_a_stopped_prefill_fails_the_load_by_its_deadline_and_serves_again(
     until(lambda: d.everyone("received", "during"), d)
     assert d.ranks[0].failed == {1, 2, 3} and untouched(d, 2, [5, 19, 0])
     peer.resume()
-    params = offer(peer, "c")
-    until(lambda: retry(d, params), d, what="a load from the prefill that came back")
+    attempts = 0
+
+    def served() -> bool:  # the session may be under probation yet
+        nonlocal attempts
+        name = f"again {attempts}"
+        if attempts and name not in d.ranks[0].received:
+            return False
+        if attempts and not d.ranks[0].failed:
+            return True
+        d.ranks[0].failed.clear()
+        attempts += 1
+        d.decode(f"again {attempts}", PROMPT, offer(peer, f"p{attempts}"), [11, 12, 13])
+        return False
+
+    until(served, d, what="a load from the prefill that came back")
+    assert same(d, [11, 12, 13], 1, [7, 3, 12])
     assert untouched(d, 2, [5, 19, 0, 1, 2, 3, 11, 12, 13])
 
 
-def retry(d: Side, params: dict[str, Any]) -> bool:
-    """Loads until it succeeds (the session may be under probation yet)."""
-    rank = d.ranks[0]
-    if "retry" not in rank.received:
-        if "retry" not in rank.worker._loads:
-            rank.failed.clear()
-            d.decode("retry", PROMPT, params, [11, 12, 13])
-        return False
-    rank.received.discard("retry")
-    return not rank.failed and same(d, [11, 12, 13], 1, [7, 3, 12])
+def test_loads_move_on_while_the_worker_is_busy(
+    side: Callable[..., Side], prefill: Callable[[], Peer]
+) -> None:
+    """A forward pass may take seconds; no load waits for its end."""
+    d, peer = side(seed=2), prefill()
+    d.decode("d", PROMPT, offer(peer, "a"), [5, 19, 0])
+    d.turn()
+    mover = d.ranks[0].worker._mover
+    wait_until(lambda: mover._ended, "the load, without a step")
+    assert same(d, [5, 19, 0], 1, [7, 3, 12]) and not d.ranks[0].received
+    d.turn()
+    assert d.ranks[0].received == {"d"}

@@ -71,6 +71,9 @@ class KvmendConnector(KVConnectorBase_V1):
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
         self._plan.workers({rank: handshake.worker for rank, handshake in metadata.items()})
 
+    def on_new_request(self, request: Any) -> None:
+        self._plan.arrived(request)
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:

@@ -28,6 +28,7 @@ class Descriptor:
     divisible: bool
     words: int  # leases.Board.words
     done: int  # leases.Board.done
+    renewed: int  # leases.Board.renewed
     slots: int
     readers: int
     layers: tuple[LayerGeometry, ...]

@@ -4,6 +4,7 @@ Each slot of the board holds one lease at a time; leases of a slot are numbered 
 `words[slot] = (w, ~w)` with w = 2 * generation while that lease runs, 2 * generation + 1 once it is
 over; the complement shows a word that was read while it changed. `done[slot][i]` is written by the
 i-th decode rank that has finished with the blocks: generation and how many ranks there are.
+`renewed[slot][i]` is written by a decode whose request waits: generation and a count that changes.
 
 Prefill ends a lease by changing the word *before* its blocks can be used again. So a reader that
 finds the word of its lease after its last block arrived knows that all of them were still there.
@@ -16,12 +17,21 @@ import enum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_READERS", "SLOTS", "WORD_BYTES", "Board", "LeaseState", "done_word", "lease_state"]
+__all__ = [
+    "MARK_BYTES",
+    "MAX_READERS",
+    "SLOTS",
+    "WORD_BYTES",
+    "Board",
+    "LeaseState",
+    "lease_state",
+    "mark",
+]
 
 SLOTS = 4096  # leases at a time of one instance
 MAX_READERS = 64  # decode ranks that read from one prefill rank
 WORD_BYTES = 16  # a word and its complement
-DONE_BYTES = 8
+MARK_BYTES = 8  # of what readers write
 
 Words = npt.NDArray[np.uint64]
 
@@ -44,9 +54,10 @@ def lease_state(word: int, complement: int, generation: int) -> LeaseState:
     return LeaseState.LIVE if word == 2 * generation else LeaseState.OVER
 
 
-def done_word(generation: int, readers: int) -> int:
-    """What a reader writes once it has finished with a lease."""
-    return (generation % 2**48) << 16 | readers
+def mark(generation: int, number: int) -> int:
+    """What a reader writes about a lease: into `done`, how many readers there are; into `renewed`,
+    how often it has renewed."""
+    return (generation % 2**48) << 16 | number % 2**16
 
 
 class Board:
@@ -56,6 +67,7 @@ class Board:
         self.words: Words = np.zeros((slots, 2), np.uint64)
         self.words[:, 1] = ~self.words[:, 0]
         self.done: Words = np.zeros((slots, readers), np.uint64)
+        self.renewed: Words = np.zeros((slots, readers), np.uint64)
 
     def begin(self, slot: int, generation: int) -> None:
         """From here on readers find the lease running."""
@@ -67,10 +79,19 @@ class Board:
 
     def finished(self, slot: int, generation: int) -> bool:
         """Whether every reader has said that it has finished."""
-        row = self.done[slot]
-        ours = row[row >> np.uint64(16) == np.uint64(generation % 2**48)]
-        return len(ours) > 0 and len(ours) >= int(ours[0]) & 0xFFFF
+        numbers = marks(self.done[slot], generation)
+        return len(numbers) > 0 and len(numbers) >= numbers[0]
+
+    def renewals(self, slot: int, generation: int) -> list[int]:
+        """Changes when a reader renews."""
+        return marks(self.renewed[slot], generation)
 
     def _set(self, slot: int, word: int) -> None:
         self.words[slot, 0] = word
         self.words[slot, 1] = word ^ (2**64 - 1)
+
+
+def marks(row: Words, generation: int) -> list[int]:
+    """The numbers of a row's marks about this lease."""
+    ours = row[row >> np.uint64(16) == np.uint64(generation % 2**48)]
+    return [int(word) & 0xFFFF for word in ours]

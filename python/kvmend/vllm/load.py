@@ -13,18 +13,16 @@ from kvmend._kvmend import Transfer
 
 from .descriptor import Descriptor
 from .geometry import Incompatible
-from .leases import DONE_BYTES, MAX_READERS, WORD_BYTES, LeaseState, done_word, lease_state
-from .offers import Offer
+from .leases import WORD_BYTES, LeaseState, lease_state
 from .orders import LoadOrder
 from .peers import Peers
 from .scratch import Scratch
 
-__all__ = ["Load", "Release", "Staging", "Surroundings"]
+__all__ = ["ENDED", "Load", "Staging", "Steps", "Surroundings"]
 
 log = logging.getLogger("vllm.kvmend")
 
 AGAIN = 0.002  # seconds between looks at a lease that prefill hasn't begun
-RELEASE_DEADLINE = 5.0  # seconds that prefill has to take in "done"; else its lease runs out
 
 Steps = Generator[None, None, None]
 ENDED = object()
@@ -77,17 +75,18 @@ OUTCOMES: dict[type[Exception], str] = {
 
 
 class Load:
-    """Moves on at each `poll`; never blocks, never raises. One thread.
+    """Moves on at each `poll`; never blocks, never raises. The mover's thread, but where it says.
 
-    Once `outcome` is set, no transfer of it touches memory any more.
+    Once it has ended, no transfer of it touches memory any more.
     """
 
     def __init__(self, order: LoadOrder, around: Surroundings, deadline: float) -> None:
-        """`deadline`: seconds from now."""
+        """`deadline`: seconds from now. Any thread."""
         self.order = order
-        self.outcome = ""  # a name of counters.COUNTERS
+        self.outcome = ""  # a name of counters.COUNTERS, once it has ended
         self.error: Exception | None = None
         self.bytes = 0
+        self.seconds = 0.0  # that it took
         self._around = around
         self._started = around.clock()
         self._until = self._started + deadline
@@ -97,18 +96,26 @@ class Load:
         self._cancelled = False
         self._steps = self._guard()
 
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return self._around.clock() - self._started
-
     def cancel(self) -> None:
-        """It ends soon, as cancelled; it still has to be polled."""
+        """It ends soon, as cancelled; it still has to be polled. Any thread."""
         self._cancelled = True
 
     def poll(self) -> bool:
         """Whether it has ended."""
         return next(self._steps, ENDED) is ENDED
+
+    def settle(self) -> None:
+        """After its end: copies what was staged into the cache. The worker's thread."""
+        staging = self._around.staging
+        if staging is None:
+            return
+        try:
+            if self.outcome == "loads":
+                staging.restore(self._staged, self.order.blocks)
+        except Exception as error:
+            log.exception("request %s: the copy from host memory failed", self.order.request_id)
+            self.outcome, self.error = "loads_failed", error
+        staging.give(self._staged)
 
     # ------------------------------------------------------------------------------------- steps
 
@@ -126,8 +133,7 @@ class Load:
         while not all(transfer.done() for transfer in self._transfers):
             yield
         self._around.scratch.give(self._rows)
-        if self._around.staging:
-            self._around.staging.give(self._staged)
+        self.seconds = self._around.clock() - self._started
         self.outcome = outcome
 
     def _run(self) -> Steps:
@@ -137,11 +143,8 @@ class Load:
             raise Incompatible(f"{len(there_blocks)} blocks there, {len(self.order.blocks)} here")
         sources = around.peers.sources(offer)
         fetches = [around.peers.fetch(offer.ranks[s.rank], self._left()) for s in sources]
-        descriptors: list[Descriptor] = []
-        for fetch in fetches:
-            while (descriptor := fetch.poll()) is None:
-                yield from self._pause()
-            descriptors.append(descriptor)
+        yield from self._wait(lambda: all(fetch.poll() for fetch in fetches))
+        descriptors = [found for fetch in fetches if (found := fetch.poll())]
         plans = [
             around.peers.plan(offer, source, descriptor)
             for source, descriptor in zip(sources, descriptors, strict=True)
@@ -151,11 +154,8 @@ class Load:
 
         here_blocks: Sequence[int] = self.order.blocks
         if around.staging:
-            if len(here_blocks) > around.staging.blocks:
-                raise Incompatible(f"{len(here_blocks)} blocks don't fit into staging_bytes")
-            while (staged := around.staging.take(len(here_blocks))) is None:
-                yield from self._pause()
-            here_blocks = self._staged = staged
+            yield from self._stage(around.staging)
+            here_blocks = self._staged
         reads = []
         for source, plan in zip(sources, plans, strict=True):
             local, remote, lengths = plan.slices(here_blocks, there_blocks)
@@ -170,18 +170,30 @@ class Load:
             self.bytes += int(lengths.sum())
         yield from self._all(reads)
         yield from self._confirm([(s.rank, d) for s, d in zip(sources, descriptors, strict=True)])
-        if around.staging:
-            around.staging.restore(self._staged, self.order.blocks)
+
+    def _stage(self, staging: Staging) -> Steps:
+        count = len(self.order.blocks)
+        if count > staging.blocks:
+            raise Incompatible(f"{count} blocks don't fit into staging_bytes")
+
+        def taken() -> bool:
+            self._staged = staging.take(count) or []
+            return bool(self._staged)
+
+        yield from self._wait(taken)
 
     def _confirm(self, ranks: list[tuple[int, Descriptor]]) -> Steps:
         """Returns once every rank's lease was seen running, after the last block had arrived."""
         around, offer = self._around, self.order.offer
-        while (rows := around.scratch.take(len(ranks))) is None:
-            yield from self._pause()
-        self._rows = rows
+
+        def taken() -> bool:
+            self._rows = around.scratch.take(len(ranks)) or []
+            return bool(self._rows)
+
+        yield from self._wait(taken)
         while True:
             reads = []
-            for row, (number, descriptor) in zip(rows, ranks, strict=True):
+            for row, (number, descriptor) in zip(self._rows, ranks, strict=True):
                 rank = offer.ranks[number]
                 reads.append(
                     around.engine.submit(
@@ -192,86 +204,31 @@ class Load:
                 )
                 self._transfers.append(reads[-1])
             yield from self._all(reads)
-            self._transfers = [t for t in self._transfers if not t.done()]
-            words = [[int(w) for w in around.scratch.words[row]] for row in rows]
+            self._transfers = []
+            words = [[int(w) for w in around.scratch.words[row]] for row in self._rows]
             states = [lease_state(word, other, offer.generation) for word, other in words]
             if LeaseState.OVER in states:
                 raise Refused(f"prefill's lease is over ({offer.tokens} tokens)")
             if all(state is LeaseState.LIVE for state in states):
                 return
             again = around.clock() + AGAIN
-            while around.clock() < again:
-                yield from self._pause()
+            yield from self._wait(lambda: around.clock() >= again)
 
     def _all(self, transfers: list[Transfer]) -> Steps:
+        yield from self._wait(lambda: all(transfer.done() for transfer in transfers))
         for transfer in transfers:
-            while not transfer.done():
-                yield from self._pause()
             transfer.poll()  # raises what it ended with
 
-    def _pause(self) -> Steps:
-        yield
-        if self._cancelled:
-            raise Cancelled("the request was aborted")
-        self._left()
+    def _wait(self, ready: Callable[[], bool]) -> Steps:
+        """Until it holds; raises Cancelled, TooLate."""
+        while not ready():
+            if self._cancelled:
+                raise Cancelled("the request was aborted")
+            self._left()
+            yield
 
     def _left(self) -> float:
         left = self._until - self._around.clock()
         if left <= 0:
             raise TooLate(f"not loaded within {self._until - self._started:g} s")
-        return left
-
-
-class Release:
-    """Tells the prefill ranks that wait for this rank that it has finished with an offer.
-
-    It may fail silently: then the lease ends by its time. Never blocks, never raises. One thread.
-    """
-
-    def __init__(self, offer: Offer, around: Surroundings) -> None:
-        self._offer = offer
-        self._around = around
-        self._until = around.clock() + RELEASE_DEADLINE
-        self._steps = self._guard()
-
-    def poll(self) -> bool:
-        """Whether it has ended."""
-        return next(self._steps, ENDED) is ENDED
-
-    def _guard(self) -> Steps:
-        for rank in self._around.peers.told(self._offer):
-            yield from self._tell(rank)
-
-    def _tell(self, number: int) -> Steps:
-        around, offer = self._around, self._offer
-        rank, readers = offer.ranks[number], around.peers.readers(offer, number)
-        place = readers.index(around.peers.tp_rank)
-        rows: list[int] | None = None
-        try:
-            fetch = around.peers.fetch(rank, self._left())
-            while (descriptor := fetch.poll()) is None:
-                yield
-            if place >= min(descriptor.readers, MAX_READERS):
-                return
-            while (rows := around.scratch.take(1)) is None:
-                yield
-            around.scratch.words[rows[0], 0] = done_word(offer.generation, len(readers))
-            there = descriptor.done + (offer.slot * descriptor.readers + place) * DONE_BYTES
-            transfer = around.engine.submit(
-                rank.session_id, "write", around.scratch.address(rows[0]), there, DONE_BYTES,
-                deadline=self._left(), urgent=True, target_incarnation=rank.incarnation,
-            )  # fmt: skip
-            while not transfer.done():
-                yield
-            transfer.poll()
-        except (KvmendError, Incompatible, TooLate) as error:
-            log.debug("prefill %s wasn't told that a lease has ended: %s", rank.session_id, error)
-        finally:
-            if rows:
-                around.scratch.give(rows)
-
-    def _left(self) -> float:
-        left = self._until - self._around.clock()
-        if left <= 0:
-            raise TooLate("prefill hasn't taken in that its lease has ended")
         return left

@@ -59,6 +59,7 @@ class Offer:
 
     slot: int
     generation: int
+    seconds: float  # of the lease, unless it is renewed
     kv_heads: int  # of the model
     tokens: int
     prompt: str  # prompt_digest of those tokens
@@ -72,7 +73,7 @@ class Offer:
             "do_remote_decode": False,
             "kvmend": {
                 "version": VERSION,
-                "lease": [self.slot, self.generation],
+                "lease": [self.slot, self.generation, self.seconds],
                 "kv_heads": self.kv_heads,
                 "tokens": self.tokens,
                 "prompt": self.prompt,
@@ -100,10 +101,13 @@ class Offer:
             raise BadOffer("blocks isn't a list, or too long")
         if not isinstance(ranks, list) or not 0 < len(ranks) <= MAX_RANKS:
             raise BadOffer("ranks isn't a list, or has a senseless length")
-        slot, generation = value["lease"]
+        slot, generation, seconds = value["lease"]
+        if type(seconds) not in (int, float) or not 0 < seconds < 1e9:
+            raise BadOffer(f"a lease of {seconds!r} s")
         offer = cls(
             slot=checked("lease", slot),
             generation=checked("lease", generation),
+            seconds=float(seconds),
             kv_heads=checked("kv_heads", value["kv_heads"]),
             tokens=checked("tokens", value["tokens"]),
             prompt=str(value["prompt"]),

@@ -43,6 +43,8 @@ class Step:
     leases: list[LeaseOrder] = field(default_factory=list)
     #: Offers that won't be used (any more): tell prefill so.
     releases: list[Offer] = field(default_factory=list)
+    #: Offers of requests that wait, and how often they have been renewed: tell prefill so.
+    renewals: list[tuple[Offer, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ sent: a request whose parameters can't be used is computed as any other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .leases import SLOTS
@@ -24,31 +25,51 @@ log = logging.getLogger("vllm.kvmend")
 WHOLE = ("FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED")
 
 
+#: Part of a lease after which it is renewed while its request waits.
+RENEW_AFTER = 0.25
+
+
 class Status(Protocol):
-    name: str
+    """What is used of vLLM's RequestStatus."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class Request(Protocol):
     """What is used of vLLM's Request."""
 
-    request_id: str
-    kv_transfer_params: dict[str, Any] | None
-    prompt_token_ids: list[int] | None
-    num_prompt_tokens: int
-    num_computed_tokens: int
-    status: Status
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def kv_transfer_params(self) -> dict[str, Any] | None: ...
+    @property
+    def prompt_token_ids(self) -> list[int] | None: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_computed_tokens(self) -> int: ...
+    @property
+    def status(self) -> Status: ...
 
 
 class SchedulerSide:
     """One per instance (per data-parallel rank)."""
 
-    def __init__(self, settings: Settings, block_tokens: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        block_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`block_tokens`: vLLM's block size."""
+        self._clock = clock
         self._settings = settings
         self._block_tokens = block_tokens
         self._step = Step()
         self._offers: dict[str, Offer | None] = {}  # decode: of requests that may load
         self._computed: dict[str, int] = {}  # decode: tokens they have already
+        self._renewals: dict[str, tuple[float, int]] = {}  # decode: next at, how many
         self._slots = Slots(SLOTS)
         self._generations = [0] * SLOTS
         self._leased: dict[str, tuple[int, list[int]]] = {}  # prefill: request -> slot, staged
@@ -68,6 +89,10 @@ class SchedulerSide:
 
     # ------------------------------------------------------------------------------------ decode
 
+    def arrived(self, request: Request) -> None:
+        """vLLM has a new request, which may wait for long: prefill's lease on it is renewed."""
+        self._offer(request)
+
     def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
         """(tokens beyond the first `computed` that prefill holds, whether they load by themselves)."""
         offer = self._offer(request)
@@ -82,12 +107,14 @@ class SchedulerSide:
     def allocated(self, request: Request, blocks: Sequence[int], external: int) -> None:
         """vLLM has `blocks` for the request, and wants `external` tokens of them loaded."""
         offer = self._offer(request)
-        self._forget(request)
+        waited = self._forget(request)
         if offer is None:
             return
         if external <= 0:
             self._step.releases.append(offer)
             return
+        if waited:
+            self._step.renewals.append((offer, waited))  # the load has the lease's whole time
         computed = self._computed.pop(request.request_id, 0)
         first = computed // self._block_tokens
         end = -(-(computed + external) // self._block_tokens)
@@ -100,7 +127,10 @@ class SchedulerSide:
         if not params or not params.get("do_remote_prefill"):
             return None
         if request.request_id not in self._offers:
-            self._offers[request.request_id] = self._checked(request, params)
+            offer = self._offers[request.request_id] = self._checked(request, params)
+            if offer:
+                first = self._clock() + offer.seconds * RENEW_AFTER
+                self._renewals[request.request_id] = (first, 0)
         return self._offers[request.request_id]
 
     def _checked(self, request: Request, params: Mapping[str, Any]) -> Offer | None:
@@ -119,11 +149,22 @@ class SchedulerSide:
             log.warning("request %s is computed here: %s", request.request_id, error)
             return None
 
-    def _forget(self, request: Request) -> None:
-        """A request loads once; if vLLM schedules it again, it is computed."""
+    def _forget(self, request: Request) -> int:
+        """A request loads once; if vLLM schedules it again, it is computed. Returns the number of
+        its next renewal; 0 if there was none yet."""
         if request.kv_transfer_params:
             request.kv_transfer_params["do_remote_prefill"] = False
         self._offers.pop(request.request_id, None)
+        _, count = self._renewals.pop(request.request_id, (0.0, 0))
+        return count + 1 if count else 0
+
+    def _renew(self) -> None:
+        now = self._clock()
+        for request_id, (at, count) in self._renewals.items():
+            offer = self._offers[request_id]
+            if now >= at and offer:
+                self._step.renewals.append((offer, count + 1))
+                self._renewals[request_id] = (now + offer.seconds * RENEW_AFTER, count + 1)
 
     # ----------------------------------------------------------------------------------- prefill
 
@@ -165,7 +206,7 @@ class SchedulerSide:
             staged = found
         self._generations[slot[0]] += 1
         offer = Offer(
-            slot[0], self._generations[slot[0]], self._kv_heads, tokens,
+            slot[0], self._generations[slot[0]], self._settings.lease_seconds, self._kv_heads, tokens,
             digest_of(request, tokens), tuple(staged or blocks), self._ranks,
         )  # fmt: skip
         self._leased[request.request_id] = (slot[0], staged)
@@ -188,6 +229,7 @@ class SchedulerSide:
 
     def step(self) -> Step:
         """The orders since the last call."""
+        self._renew()
         step, self._step = self._step, Step()
         return step
 

@@ -1,4 +1,7 @@
-"""The connector's half in a vLLM worker: the engine, leases, loads. Without vLLM. One thread."""
+"""The connector's half in a vLLM worker: the engine, leases, loads. Without vLLM.
+
+One thread, the worker's; the mover's thread runs the loads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from . import counters
 from .descriptor import Descriptor
 from .leases import MAX_READERS, SLOTS, Board
 from .lessor import Lessor
-from .load import Load, Release, Staging, Surroundings
+from .load import Load, Staging, Surroundings
+from .mover import Mover
 from .offers import RankAddress
 from .orders import Step, WorkerAddress
 from .peers import Identity, Peers
@@ -54,10 +58,8 @@ class WorkerSide:
 
         `serves`: peers may read them (vLLM's role: producer or both).
         """
-        self._settings, self._clock, self._staging = settings, clock, caches.staging
+        self._clock, self._staging = clock, caches.staging
         self._counts = counters.new()
-        self._loads: dict[str, Load] = {}
-        self._releases: list[Release] = []
         self._failed_blocks: set[int] = set()
         self._engine_totals = (0, 0)  # retries, recoveries
         self._engine_asked = clock()
@@ -65,11 +67,12 @@ class WorkerSide:
         try:
             access = Access.REMOTE_READ if serves else Access.NONE
             self._engine.register_batch(caches.memory, access)
-            self._around = Surroundings(
+            around = Surroundings(
                 self._engine, Peers(self._engine, us), Scratch(self._engine),
                 caches.staging, settings.checksum, clock,
             )  # fmt: skip
             self._address = self._publish(us, caches)
+            self._mover = Mover(around, settings.load_deadline_seconds)
         except BaseException:
             self._engine.shutdown(0)
             raise
@@ -79,9 +82,10 @@ class WorkerSide:
         self._lessor = Lessor(board, self._clock, self._counts)
         words = self._engine.register_memory(board.words, Access.REMOTE_READ)
         done = self._engine.register_memory(board.done, Access.REMOTE_WRITE)
+        renewed = self._engine.register_memory(board.renewed, Access.REMOTE_WRITE)
         descriptor = Descriptor(
             us.tp_rank, us.tp_size, us.kv_heads, caches.blocks, us.block_tokens, us.divisible,
-            words, done, SLOTS, MAX_READERS, us.layers, us.traits,
+            words, done, renewed, SLOTS, MAX_READERS, us.layers, us.traits,
         )  # fmt: skip
         data = np.frombuffer(descriptor.encode(), np.uint8)
         address = self._engine.register_memory(data, Access.REMOTE_READ)
@@ -100,9 +104,11 @@ class WorkerSide:
     def start_loads(self, step: Step) -> None:
         """Begins what decode was told to."""
         for order in step.loads:
-            deadline = self._settings.load_deadline_seconds
-            self._loads[order.request_id] = Load(order, self._around, deadline)
-        self._releases += [Release(offer, self._around) for offer in step.releases]
+            self._mover.load(order)
+        for offer in step.releases:
+            self._mover.release(offer)
+        for offer, number in step.renewals:
+            self._mover.renew(offer, number)
 
     def begin_leases(self, step: Step) -> None:
         """Begins what prefill was told to; the step's forward pass is over."""
@@ -121,15 +127,12 @@ class WorkerSide:
 
         `ended_requests`: finished or aborted; their loads are cancelled. Never blocks.
         """
+        self._mover.cancel(ended_requests)
         received = set()
-        for request_id, load in list(self._loads.items()):
-            if request_id in ended_requests:
-                load.cancel()
-            if load.poll():
-                del self._loads[request_id]
-                received.add(request_id)
-                self._count(load)
-        self._releases = [release for release in self._releases if not release.poll()]
+        for load in self._mover.take():
+            load.settle()
+            self._count(load)
+            received.add(load.order.request_id)
         return self._lessor.ended(), received
 
     def _count(self, load: Load) -> None:
@@ -145,7 +148,6 @@ class WorkerSide:
                 order.request_id, len(order.blocks), order.offer.ranks[0].session_id,
                 load.seconds, load.error,
             )  # fmt: skip
-        self._releases.append(Release(order.offer, self._around))
 
     def take_failed_blocks(self) -> set[int]:
         """Blocks of the loads that `finished` reported since the last call, if they failed."""
@@ -170,4 +172,5 @@ class WorkerSide:
 
     def shutdown(self) -> None:
         """Ends the engine: peers' reads fail, and nothing touches the caches any more."""
+        self._mover.close()
         self._engine.shutdown()
