@@ -2,10 +2,10 @@
 
     python bench/push_pull.py [--rounds 7]      (PYTHONPATH: the folder that holds kvmend)
 
-Per shape and way it prints the median of the rounds: seconds of one request and GB/s. "pull" is what
-the vLLM connector does (a read of the pages, then a read of the lease's 16 bytes); "push" is a room
-of the KV manager (decode announces pages, prefill writes them). Each over same-host memory ("local")
-and over tcp; an engine's reads go by tcp in both. Ends with one line of JSON.
+For each shape and way it prints the median round: milliseconds of a request, GB/s. "pull" is
+what the vLLM connector does (a read of the pages, then a read of the lease's 16 bytes); "push" is a
+room of the KV manager (decode announces pages, prefill writes them). Each over same-host memory
+("local") and over tcp; an engine's reads go by tcp in both. Ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import numpy as np
-from kvmend import Access, KVComponent, KVLayout, KVManager, KVSender, TransferEngine
+from kvmend import Access, KVComponent, KVLayout, KVManager, KVReceiver, TransferEngine
 from kvmend.testing.peer import Peer
 
 #: name -> (layers, blocks in the pool, bytes of a block in a layer, blocks of a request)
@@ -46,7 +46,9 @@ senders = []
 """
 
 
-def pull(peer: Peer, engine: TransferEngine, shape: tuple[int, int, int, int], n: int) -> list[float]:
+def pull(
+    peer: Peer, engine: TransferEngine, shape: tuple[int, int, int, int], n: int
+) -> list[float]:
     count, blocks, size, wanted = shape
     peer.run(PULL)
     there = np.array(peer.get("addresses"), np.uint64)
@@ -68,15 +70,13 @@ def pull(peer: Peer, engine: TransferEngine, shape: tuple[int, int, int, int], n
     return took
 
 
-def push(peer: Peer, engine: TransferEngine, shape: tuple[int, int, int, int], n: int) -> list[float]:
-    from kvmend import KVReceiver
-
+def push(
+    peer: Peer, engine: TransferEngine, shape: tuple[int, int, int, int], n: int
+) -> list[float]:
     count, blocks, size, wanted = shape
     peer.run(PUSH)
     layers = [np.zeros((blocks, size), np.uint8) for _ in range(count)]
-    manager = KVManager(
-        engine, "decode", KVLayout([KVComponent(layers, size)], 16, 1, 64)
-    )
+    manager = KVManager(engine, "decode", KVLayout([KVComponent(layers, size)], 16, 1, 64))
     took = []
     for round_ in range(n):
         theirs, ours = pages(blocks, wanted, 2 * round_), pages(blocks, wanted, 2 * round_ + 1)

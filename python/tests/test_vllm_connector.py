@@ -88,7 +88,9 @@ class Instance:
         out.finished_recving = results.finished_recving
         out.invalid_block_ids = worker.get_block_ids_with_load_errors()
         if stats := worker.get_kv_connector_stats():
-            sent = self.scheduler.build_kv_connector_stats(pickle.loads(pickle.dumps(stats.to_dict())))
+            sent = self.scheduler.build_kv_connector_stats(
+                pickle.loads(pickle.dumps(stats.to_dict()))
+            )
             self.counts = self.counts.aggregate(sent)
         worker.clear_connector_metadata()
         self.scheduler.update_connector_output(out)

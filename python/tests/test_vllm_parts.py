@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -218,7 +219,9 @@ def test_an_offer_survives_json() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -233,10 +236,8 @@ def test_no_parameters_raise_anything_but_bad_offer(value: Any) -> None:
 def test_one_senseless_value_is_a_bad_offer_or_another_offer(name: str, value: Any) -> None:
     params = OFFER.to_params()
     params["kvmend"][name] = value
-    try:
+    with contextlib.suppress(BadOffer):
         assert isinstance(Offer.from_params(params), Offer)
-    except BadOffer:
-        pass
 
 
 def test_a_digest_tells_prompts_and_adapters_apart() -> None:

@@ -227,7 +227,10 @@ def test_a_forged_offer_reaches_nothing_but_the_caches(side: Callable[..., Side]
         d.decode(f"d{number}", PROMPT, forged, [5, 19, 0])
         until(lambda: d.everyone("received", f"d{number}"), p, d)
     address = params["kvmend"]["ranks"][0]
-    forged = {**params, "kvmend": {**params["kvmend"], "ranks": [[*address[:2], "7f0000000000", 64]]}}
+    forged = {
+        **params,
+        "kvmend": {**params["kvmend"], "ranks": [[*address[:2], "7f0000000000", 64]]},
+    }
     d.decode("address", PROMPT, forged, [5, 19, 0])
     until(lambda: d.everyone("received", "address"), p, d)
     assert d.ranks[0].failed == {5, 19, 0} and d.counted("loads") == 0
@@ -271,7 +274,7 @@ def test_many_requests_at_once_keep_their_blocks_apart(side: Callable[..., Side]
 
 PREFILL = """
 from kvmend.testing.vllm_rank import Side
-side = Side(1, 1)
+side = Side(1, 1, engine=options)
 def prefill(name, tokens, blocks):
     params = side.prefill(name, tokens, blocks)
     side.turn()
@@ -280,12 +283,12 @@ def prefill(name, tokens, blocks):
 
 
 @pytest.fixture
-def prefill(start_peer: Callable[..., Peer]) -> Callable[[], Peer]:
-    """Starts processes with a prefill instance."""
+def prefill(start_peer: Callable[..., Peer]) -> Callable[..., Peer]:
+    """Starts processes with a prefill instance; takes options of its engine."""
 
-    def start() -> Peer:
+    def start(**options: Any) -> Peer:
         peer = start_peer(make_engine=False)
-        peer.run(PREFILL)
+        peer.run(PREFILL, options=options)
         return peer
 
     return start
@@ -299,7 +302,7 @@ def offer(peer: Peer, name: str) -> dict[str, Any]:
 
 
 def test_a_killed_prefill_fails_the_load_and_another_one_serves(
-    side: Callable[..., Side], prefill: Callable[[], Peer]
+    side: Callable[..., Side], prefill: Callable[..., Peer]
 ) -> None:
     d, first = side(seed=2), prefill()
     d.decode("before", PROMPT, offer(first, "a"), [5, 19, 0])
@@ -314,8 +317,26 @@ def test_a_killed_prefill_fails_the_load_and_another_one_serves(
     assert same(d, [8, 9, 10], 1, [7, 3, 12]) and d.ranks[0].failed == {1, 2, 3}
 
 
+def test_a_prefill_that_restarts_at_its_address_is_another_one(
+    side: Callable[..., Side], prefill: Callable[..., Peer]
+) -> None:
+    d, first = side(seed=2), prefill()
+    old = offer(first, "a")
+    d.decode("before", PROMPT, old, [5, 19, 0])
+    until(lambda: d.everyone("received", "before"), d)
+    old = offer(first, "b")
+    port = int(old["kvmend"]["ranks"][0][0].rsplit(":", 1)[1])
+    first.kill()
+    second = prefill(port=port)
+    new = offer(second, "a")
+    d.decode("old", PROMPT, old, [1, 2, 3])
+    d.decode("new", PROMPT, new, [8, 9, 10])
+    until(lambda: d.everyone("received", "old") and d.everyone("received", "new"), d)
+    assert d.ranks[0].failed == {1, 2, 3} and same(d, [8, 9, 10], 1, [7, 3, 12])
+
+
 def test_a_stopped_prefill_fails_the_load_by_its_deadline_and_serves_again(
-    side: Callable[..., Side], prefill: Callable[[], Peer]
+    side: Callable[..., Side], prefill: Callable[..., Peer]
 ) -> None:
     d, peer = side(seed=2, load_deadline_seconds=1.0), prefill()
     d.decode("before", PROMPT, offer(peer, "a"), [5, 19, 0])
@@ -346,7 +367,7 @@ def test_a_stopped_prefill_fails_the_load_by_its_deadline_and_serves_again(
 
 
 def test_loads_move_on_while_the_worker_is_busy(
-    side: Callable[..., Side], prefill: Callable[[], Peer]
+    side: Callable[..., Side], prefill: Callable[..., Peer]
 ) -> None:
     """A forward pass may take seconds; no load waits for its end."""
     d, peer = side(seed=2), prefill()

@@ -3,7 +3,7 @@
     python tools/vllm/cases.py HOME [--tp]        (what ./dev vllm runs)
 
 Every case asks for the same tokens as one instance alone gives, within a bound, from instances that
-were never restarted but by the case itself. Prints a line per case, then JSON; exits 1 if any failed.
+only the case itself restarts. Prints a line per case, then JSON; exits 1 if any case failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPUTE = 20.0  # seconds that a prompt may take on a busy machine, beside the d
 
 PROMPTS = {
     **{f"short {i}": text for i, text in enumerate([
-        "The capital of France is", "Water boils at", "def fibonacci(n):\n",
+        "The longest river of Europe is", "import numpy as np\n", "Bread is made of",
     ])},
     **{f"story {i}": story(i, n) for i, n in enumerate((8, 16, 24, 32, 90))},
     **{name: story(100 + i, 28) for i, name in enumerate((
@@ -303,7 +303,9 @@ def main() -> int:
     finally:
         lab.p.kill(), lab.d.kill()
     print(json.dumps(lab.report))
-    bad = [k for k, v in lab.report.items() if isinstance(v, dict) and v.get("result", "ok") != "ok"]
+    bad = [
+        k for k, v in lab.report.items() if isinstance(v, dict) and v.get("result", "ok") != "ok"
+    ]
     return 1 if bad else 0
 
 

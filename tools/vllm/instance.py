@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -107,10 +108,8 @@ class Instance:
         """SIGKILL to all of its processes; returns once it is gone. Idempotent."""
         if self._process.poll() is None:
             self.resume()
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
 
     def metrics(self) -> dict[str, float]:

@@ -10,21 +10,19 @@ from typing import Any
 from client import ask, tokens_of
 from instance import Instance
 
-WHO = "Ada Bruno Chen Dalia Emeka Farah Goran Hana Ivo Jun".split()
-DID = ["measured the river", "repaired the clock", "mapped the valley", "counted the boats",
-       "wrote to the mayor", "painted the bridge", "sorted the seeds", "closed the mill"]  # fmt: skip
-WHY = ["because the rain had stopped", "before the market opened", "to settle a bet",
-       "while the others slept", "so that the school could stay open"]  # fmt: skip
+ACTORS = ["the baker", "a sailor", "the clerk", "my aunt", "the gardener", "a tailor", "the pilot"]
+VERBS = ["carried", "sold", "found", "painted", "lost", "weighed", "borrowed", "hid"]
+THINGS = ["two lanterns", "a copper bell", "the blue map", "nine apples", "a torn letter"]
+PLACES = ["by the harbour", "under the stairs", "at the station", "behind the mill"]
 
 
-def story(seed: int, sentences: int, start: str = "") -> str:
+def story(seed: int, sentences: int) -> str:
     """About 15 tokens a sentence."""
     pick = random.Random(seed).choice
-    lines = [f"{start}Story {seed}."]
-    lines += [
-        f"On day {i}, {pick(WHO)} {pick(DID)} {pick(WHY)}." for i in range(1, sentences + 1)
-    ]
-    return " ".join(lines) + " In short, the story says that"
+    lines = [f"Report {seed}."]
+    for hour in range(1, sentences + 1):
+        lines.append(f"Hour {hour}: {pick(ACTORS)} {pick(VERBS)} {pick(THINGS)} {pick(PLACES)}.")
+    return " ".join(lines) + " To sum up, the report tells that"
 
 
 def references(home: Path, prompts: dict[str, str]) -> dict[str, list[int]]:

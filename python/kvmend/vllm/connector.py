@@ -41,15 +41,17 @@ class KvmendHandshake(KVConnectorHandshakeMetadata):
 
 
 class KvmendConnector(KVConnectorBase_V1):
-    """docs/integrations-vllm.md says how to use it, and what `kv_connector_extra_config` may hold."""
+    """docs/integrations-vllm.md says how to use it and what its extra config may hold."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config or {})
         parallel = vllm_config.parallel_config
         for name in (
-            "pipeline_parallel_size", "prefill_context_parallel_size", "decode_context_parallel_size",
-        ):  # fmt: skip
+            "pipeline_parallel_size",
+            "prefill_context_parallel_size",
+            "decode_context_parallel_size",
+        ):
             if getattr(parallel, name, 1) > 1:
                 raise ValueError(f"KvmendConnector doesn't support {name} > 1")
         if len(kv_cache_config.kv_cache_groups) > 1:
@@ -163,7 +165,7 @@ class KvmendConnector(KVConnectorBase_V1):
         assert isinstance(metadata, KvmendMetadata)
         return metadata.step
 
-    # --------------------------------------------------------------------------------- class methods
+    # ------------------------------------------------------------------------------- class methods
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""What a prefill rank says about itself: JSON bytes in its memory, read once by each decode rank."""
+"""What a prefill rank says about itself: JSON in its memory, read once by each decode rank."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class Descriptor:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Incompatible(f"not a descriptor: {type(error).__name__}: {error}") from None
-        numbers = [v for k, v in asdict(found).items() if k not in ("layers", "traits", "divisible")]
+        numbers = [
+            v for k, v in asdict(found).items() if k not in ("layers", "traits", "divisible")
+        ]
         numbers += [v for layer in found.layers for k, v in asdict(layer).items() if k != "name"]
         if not all(type(n) is int and 0 <= n < 2**64 for n in numbers):
             raise Incompatible("a number in the descriptor is out of range")

@@ -42,8 +42,8 @@ class LayerGeometry:
         cls, name: str, address: int, shape: Sequence[int], strides: Sequence[int],
         itemsize: int, blocks: int,
     ) -> LayerGeometry:  # fmt: skip
-        """Of a tensor. `strides` in bytes. vLLM's logical shape is (blocks, heads, tokens, content);
-        any other whose first dimension counts blocks is taken as one head of opaque bytes.
+        """Of a tensor; `strides` in bytes. vLLM's shape is (blocks, heads, tokens, content); any
+        other whose first dimension counts blocks is taken as one head of opaque bytes.
 
         Raises Incompatible if it doesn't hold `blocks` blocks, or has gaps that it can't have.
         """
@@ -76,7 +76,7 @@ class LayerGeometry:
 
 
 def dense_bytes(name: str, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """Bytes of an array without gaps in whatever order of dimensions; Incompatible if it has any."""
+    """Bytes of an array without gaps, in any order of dimensions; Incompatible if it has any."""
     size = itemsize
     for length, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
         if length == 1:
@@ -105,7 +105,9 @@ def match(
     """
     mine, theirs = shape_of(here), shape_of(there)
     if mine != theirs:
-        raise Incompatible(f"{here.name}: (kernel blocks, tokens, content) {mine} here, {theirs} there")
+        raise Incompatible(
+            f"{here.name}: (kernel blocks, tokens, content) {mine} here, {theirs} there"
+        )
     for side, geometry, first in (("here", here, here_head), ("there", there, there_head)):
         if first + heads > geometry.heads:
             raise Incompatible(

@@ -162,9 +162,15 @@ class Load:
             rank = offer.ranks[source.rank]
             reads.append(
                 around.engine.submit(
-                    rank.session_id, "read", local, remote, lengths, deadline=self._left(),
-                    checksum=around.checksum, target_incarnation=rank.incarnation,
-                )  # fmt: skip
+                    rank.session_id,
+                    "read",
+                    local,
+                    remote,
+                    lengths,
+                    deadline=self._left(),
+                    checksum=around.checksum,
+                    target_incarnation=rank.incarnation,
+                )
             )
             self._transfers.append(reads[-1])
             self.bytes += int(lengths.sum())
@@ -197,10 +203,15 @@ class Load:
                 rank = offer.ranks[number]
                 reads.append(
                     around.engine.submit(
-                        rank.session_id, "read", around.scratch.address(row),
-                        descriptor.words + offer.slot * WORD_BYTES, WORD_BYTES,
-                        deadline=self._left(), urgent=True, target_incarnation=rank.incarnation,
-                    )  # fmt: skip
+                        rank.session_id,
+                        "read",
+                        around.scratch.address(row),
+                        descriptor.words + offer.slot * WORD_BYTES,
+                        WORD_BYTES,
+                        deadline=self._left(),
+                        urgent=True,
+                        target_incarnation=rank.incarnation,
+                    )
                 )
                 self._transfers.append(reads[-1])
             yield from self._all(reads)
@@ -211,13 +222,16 @@ class Load:
                 raise Refused(f"prefill's lease is over ({offer.tokens} tokens)")
             if all(state is LeaseState.LIVE for state in states):
                 return
-            again = around.clock() + AGAIN
-            yield from self._wait(lambda: around.clock() >= again)
+            yield from self._sleep(AGAIN)
 
     def _all(self, transfers: list[Transfer]) -> Steps:
         yield from self._wait(lambda: all(transfer.done() for transfer in transfers))
         for transfer in transfers:
             transfer.poll()  # raises what it ended with
+
+    def _sleep(self, seconds: float) -> Steps:
+        until = self._around.clock() + seconds
+        yield from self._wait(lambda: self._around.clock() >= until)
 
     def _wait(self, ready: Callable[[], bool]) -> Steps:
         """Until it holds; raises Cancelled, TooLate."""

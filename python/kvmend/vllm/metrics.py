@@ -30,7 +30,9 @@ class KvmendStats(KVConnectorStats):
 
     def reduce(self) -> dict[str, int | float]:
         """For vLLM's periodic log line: what isn't zero."""
-        found: dict[str, int | float] = {k: self.data[k] for k in counters.COUNTERS if self.data.get(k)}
+        found: dict[str, int | float] = {
+            k: self.data[k] for k in counters.COUNTERS if self.data.get(k)
+        }
         if seconds := self.data.get(counters.LOAD_SECONDS):
             found["mean load seconds"] = round(sum(seconds) / len(seconds), 4)
         return found

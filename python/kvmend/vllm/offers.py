@@ -38,7 +38,12 @@ class RankAddress:
     descriptor_bytes: int
 
     def to_json(self) -> list[Any]:
-        return [self.session_id, f"{self.incarnation:x}", f"{self.descriptor:x}", self.descriptor_bytes]
+        return [
+            self.session_id,
+            f"{self.incarnation:x}",
+            f"{self.descriptor:x}",
+            self.descriptor_bytes,
+        ]
 
     @classmethod
     def from_json(cls, value: Any) -> RankAddress:

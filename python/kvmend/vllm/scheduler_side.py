@@ -94,7 +94,7 @@ class SchedulerSide:
         self._offer(request)
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
-        """(tokens beyond the first `computed` that prefill holds, whether they load by themselves)."""
+        """(tokens after the first `computed` that prefill holds, whether they load meanwhile)."""
         offer = self._offer(request)
         if offer is None:
             return 0, False
@@ -185,9 +185,7 @@ class SchedulerSide:
             return False, None
         return self._lease(request, blocks)
 
-    def _lease(
-        self, request: Request, blocks: Sequence[int]
-    ) -> tuple[bool, dict[str, Any] | None]:
+    def _lease(self, request: Request, blocks: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
         tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         blocks = blocks[: -(-tokens // self._block_tokens)]
         if not blocks or not request.prompt_token_ids or not self._ranks:
@@ -201,13 +199,15 @@ class SchedulerSide:
             found = self._staging.take(len(blocks))
             if found is None:
                 self._slots.give(slot)
-                log.warning("request %s isn't offered: staging_bytes are used up", request.request_id)
+                log.warning(
+                    "request %s isn't offered: staging_bytes are used up", request.request_id
+                )
                 return False, None
             staged = found
         self._generations[slot[0]] += 1
         offer = Offer(
-            slot[0], self._generations[slot[0]], self._settings.lease_seconds, self._kv_heads, tokens,
-            digest_of(request, tokens), tuple(staged or blocks), self._ranks,
+            slot[0], self._generations[slot[0]], self._settings.lease_seconds, self._kv_heads,
+            tokens, digest_of(request, tokens), tuple(staged or blocks), self._ranks,
         )  # fmt: skip
         self._leased[request.request_id] = (slot[0], staged)
         self._step.leases.append(

@@ -33,7 +33,9 @@ def heads_of(rank: int, size: int, total: int) -> range:
 
 
 @cache
-def sources(total: int, prefill_size: int, decode_size: int, decode_rank: int) -> tuple[Source, ...]:
+def sources(
+    total: int, prefill_size: int, decode_size: int, decode_rank: int
+) -> tuple[Source, ...]:
     """What a decode rank reads, in the order of its heads.
 
     Where several prefill ranks hold the same head, neighbouring decode ranks take different ones.

@@ -60,9 +60,7 @@ class TorchStaging:
     current stream, after the work that was queued before; they have happened when they return.
     """
 
-    def __init__(
-        self, layers: Sequence[tuple[str, torch.Tensor]], blocks: int, limit: int
-    ) -> None:
+    def __init__(self, layers: Sequence[tuple[str, torch.Tensor]], blocks: int, limit: int) -> None:
         self._tensors = [grouped(name, tensor, blocks) for name, tensor in layers]
         size = sum(tensor[0].nbytes for tensor in self._tensors)
         self._count: int = min(blocks, limit // size)
@@ -109,7 +107,9 @@ class TorchStaging:
     def restore(self, staged: Sequence[int], blocks: Sequence[int]) -> None:
         """Host -> cache."""
         for tensor, host in zip(self._tensors, self._host, strict=True):
-            tensor[torch.tensor(blocks, device=tensor.device)] = host[list(staged)].to(tensor.device)
+            tensor[torch.tensor(blocks, device=tensor.device)] = host[list(staged)].to(
+                tensor.device
+            )
 
 
 def grouped(name: str, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
