@@ -11,7 +11,7 @@ Layers, top first; a module imports only from those above it:
 
     settings, geometry, tensor_parallel, leases, counters    values and pure logic
     offers, descriptor, orders                               what instances and processes exchange
-    lessor, slots, scratch, peers, load, notes, mover        one side's work at a worker
+    lessor, slots, scratch, fetch, peers, load, notes, mover one side's work at a worker
     scheduler_side, worker_side                              the two halves, without vLLM
     tensors, metrics, connector                              the only ones that import torch or vLLM
 """

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from kvmend import Access, TransferEngine
-from kvmend._kvmend import Transfer
+from kvmend import TransferEngine
 
 from .descriptor import Descriptor
+from .fetch import Fetch
 from .geometry import Incompatible, LayerGeometry, Runs, match
 from .offers import Offer, RankAddress
 from .tensor_parallel import Source, heads_of, readers, sources
 
-__all__ = ["Fetch", "Identity", "Peers", "RankPlan"]
+__all__ = ["Identity", "Peers", "RankPlan"]
 
 MAX_PEERS = 4096  # descriptors kept
 
@@ -39,49 +39,6 @@ class Identity:
         """Whether every layer's heads are this rank's share of the model's."""
         share = len(heads_of(self.tp_rank, self.tp_size, self.kv_heads))
         return all(layer.heads == share for layer in self.layers)
-
-
-class Fetch:
-    """A descriptor on its way, by one read. Several loads may wait for the same one."""
-
-    def __init__(self, engine: TransferEngine, address: RankAddress, deadline: float) -> None:
-        self._engine = engine
-        self._buffer = np.zeros(address.descriptor_bytes, np.uint8)
-        here = engine.register_memory(self._buffer, Access.NONE)
-        self._registered = True
-        self._found: Descriptor | None = None
-        self._error: Exception | None = None
-        try:
-            self._transfer: Transfer = engine.submit(
-                address.session_id, "read", here, address.descriptor, address.descriptor_bytes,
-                deadline=deadline, urgent=True, target_incarnation=address.incarnation,
-            )  # fmt: skip
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def failed(self) -> bool:
-        return self._error is not None
-
-    def poll(self) -> Descriptor | None:
-        """The descriptor, or None while it is on its way. Raises KvmendError, Incompatible."""
-        if self._found is None and self._error is None and self._transfer.done():
-            try:
-                self._transfer.poll()
-                self._found = Descriptor.decode(self._buffer.tobytes())
-            except Exception as error:
-                self._error = error
-            self.close()
-        if self._error is not None:
-            raise self._error
-        return self._found
-
-    def close(self) -> None:
-        """Takes the buffer back; a read that still runs ends."""
-        if self._registered:
-            self._engine.unregister_memory(self._buffer)
-        self._registered = False
 
 
 @dataclass(frozen=True)
