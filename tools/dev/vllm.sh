@@ -1,4 +1,4 @@
-# vllm [--tp] [--only CASE...]: real vLLM on CPU over kvmend, against a single instance, with faults
+# vllm [--tp] [--staged] [--only CASE]: real vLLM on CPU over kvmend, against a single instance, with faults
 #
 # Installs vLLM (6 GB, minutes) into build/vllm once. KVMEND_VLLM_HOME: a folder of such an
 # installation that is there already (venv/ and model/).
@@ -17,7 +17,7 @@ if [[ -z "${KVMEND_VLLM_HOME:-}" && "$(cat "$home/.requirements" 2>/dev/null)" !
   UV_CACHE_DIR="$home/cache" VIRTUAL_ENV="$home/venv" quiet vllm-install \
     "$home/venv/bin/uv" pip install --no-deps -r tools/vllm/requirements.txt
   rm -rf "$home/cache"
-  quiet vllm-compile "$python" -m compileall -q -j 0 "$home/venv/lib" || true  # faster starts
+  quiet vllm-compile "$python" -m compileall -q -j 0 -x _internal "$home/venv/lib"  # faster starts
   echo "$want" >"$home/.requirements"
 fi
 if [[ ! -f "$home/model/config.json" ]]; then

@@ -1,6 +1,6 @@
 """Real vLLM over kvmend: prefill and decode instances against a single one, token by token.
 
-    python tools/vllm/cases.py HOME [--tp]        (what ./dev vllm runs)
+    python tools/vllm/cases.py HOME [--tp] [--staged]        (what ./dev vllm runs)
 
 Every case asks for the same tokens as one instance alone gives, within a bound, from instances that
 only the case itself restarts. Prints a line per case, then JSON; exits 1 if any case failed.
@@ -53,8 +53,10 @@ def check(condition: Any, what: str) -> None:
 class Lab:
     """A prefill and a decode instance, and what one alone answers."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **settings: Any) -> None:
+        """`settings`: of both instances' connectors."""
         self.home = home
+        self.settings = settings
         self.expected = references(home, PROMPTS)
         self.count = 0
         self.report: dict[str, Any] = {}
@@ -62,12 +64,12 @@ class Lab:
 
     def start_prefill(self, *options: str) -> Instance:
         self.count += 1
-        kv = connector("kv_producer", lease_seconds=LEASE)
+        kv = connector("kv_producer", lease_seconds=LEASE, **self.settings)
         return Instance(f"prefill-{self.count}", self.home, kv, *options)
 
     def start_decode(self, *options: str) -> Instance:
         self.count += 1
-        kv = connector("kv_consumer", load_deadline_seconds=DEADLINE)
+        kv = connector("kv_consumer", load_deadline_seconds=DEADLINE, **self.settings)
         return Instance(f"decode-{self.count}", self.home, kv, *options)
 
     def right(self, name: str, answer: Answer, within: float = COMPUTE) -> None:
@@ -289,11 +291,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("home", type=Path)
     parser.add_argument("--tp", action="store_true", help="unequal tensor parallelism instead")
+    parser.add_argument(
+        "--staged", action="store_true", help="as if the caches weren't in host memory"
+    )
     parser.add_argument("--only", nargs="*", metavar="CASE", help="these cases (function names)")
     args = parser.parse_args()
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
     cases = [c for c in CASES if not args.only or c in (equal,) or c.__name__ in args.only]
-    lab = Lab(args.home.resolve())
+    lab = Lab(args.home.resolve(), **({"staging": "always"} if args.staged else {}))
     try:
         for case in (tensor_parallel,) if args.tp else cases:
             lab.run(case.__name__.replace("_", " "), case)

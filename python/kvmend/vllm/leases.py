@@ -79,8 +79,10 @@ class Board:
 
     def finished(self, slot: int, generation: int) -> bool:
         """Whether every reader has said that it has finished."""
+        if int(self.done[slot, 0]) >> 16 != generation % 2**48:  # asked often, of every lease
+            return False
         numbers = marks(self.done[slot], generation)
-        return len(numbers) > 0 and len(numbers) >= numbers[0]
+        return len(numbers) >= numbers[0]
 
     def renewals(self, slot: int, generation: int) -> list[int]:
         """Changes when a reader renews."""

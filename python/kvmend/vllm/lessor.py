@@ -63,10 +63,8 @@ class Lessor:
         found = set()
         for request_id, lease in self._leases.items():
             done = self._board.finished(lease.slot, lease.generation)
-            renewals = self._board.renewals(lease.slot, lease.generation)
-            if renewals != lease.renewals:
-                lease.renewals = renewals
-                lease.until = min(now + lease.seconds, lease.latest)
+            if not done and now >= lease.until:
+                self._renew(lease, now)
             if done or now >= lease.until:
                 self._board.end(lease.slot, lease.generation)
                 self._counts["leases_done" if done else "leases_expired"] += 1
@@ -74,3 +72,10 @@ class Lessor:
         for request_id in found:
             del self._leases[request_id]
         return found
+
+    def _renew(self, lease: Lease, now: float) -> None:
+        """Lengthens a lease that was renewed since it began or was last lengthened."""
+        renewals = self._board.renewals(lease.slot, lease.generation)
+        if renewals != lease.renewals:
+            lease.renewals = renewals
+            lease.until = min(now + lease.seconds, lease.latest)

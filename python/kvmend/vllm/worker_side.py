@@ -141,7 +141,7 @@ class WorkerSide:
         if load.outcome == "loads":
             self._counts["load_bytes"] += load.bytes
             self._counts[counters.LOAD_SECONDS].append(load.seconds)
-        else:
+        elif load.outcome != "loads_cancelled":
             self._failed_blocks.update(order.blocks)
             log.warning(
                 "request %s: %d blocks from %s weren't loaded after %.3f s: %s",
