@@ -102,6 +102,8 @@ class Peers:
 
     def told(self, offer: Offer) -> list[int]:
         """The offer's ranks that wait for this rank."""
+        if offer.kv_heads != self._us.kv_heads:
+            return []  # not of this model
         return [r for r in range(len(offer.ranks)) if self._us.tp_rank in self.readers(offer, r)]
 
     def plan(self, offer: Offer, source: Source, there: Descriptor) -> RankPlan:

@@ -7,7 +7,7 @@ ranks than heads, one head that its neighbours hold too (as vLLM divides them).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 __all__ = ["Source", "heads_of", "readers", "sources"]
 
@@ -32,7 +32,7 @@ def heads_of(rank: int, size: int, total: int) -> range:
     return range(first, first + max(1, total // size))
 
 
-@cache
+@lru_cache(4096)
 def sources(
     total: int, prefill_size: int, decode_size: int, decode_rank: int
 ) -> tuple[Source, ...]:
@@ -54,7 +54,7 @@ def sources(
     return tuple(found)
 
 
-@cache
+@lru_cache(4096)
 def readers(total: int, prefill_size: int, decode_size: int, prefill_rank: int) -> tuple[int, ...]:
     """The decode ranks that a prefill rank hears "done" from: those that read from it, or, if none
     does, one that says so nevertheless."""
