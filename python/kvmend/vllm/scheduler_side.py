@@ -244,6 +244,6 @@ def cut(offer: Offer, end: int) -> Offer:
 def digest_of(request: Request, tokens: int) -> str:
     """Of a request's first tokens, its adapter, and its images."""
     lora = getattr(request, "lora_request", None)
-    more = [f"lora {lora.lora_name}"] if lora else []
-    more += [str(f.identifier) for f in getattr(request, "mm_features", None) or ()]
+    more = [f"lora {getattr(lora, 'lora_name', lora)}"] if lora else []
+    more += [str(getattr(f, "identifier", f)) for f in getattr(request, "mm_features", None) or ()]
     return prompt_digest((request.prompt_token_ids or [])[:tokens], more)
