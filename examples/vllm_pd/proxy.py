@@ -55,29 +55,32 @@ class Router(BaseHTTPRequestHandler):
     decode_timeout: float
 
     def do_POST(self) -> None:
+        length = int(self.headers["content-length"] or 0)
+        if self.path not in PATHS or not 0 < length <= MAX_BODY:
+            return self.answer(404, f"POST one of {', '.join(PATHS)}")
         try:
-            length = int(self.headers["content-length"] or 0)
-            if self.path not in PATHS or not 0 < length <= MAX_BODY:
-                return self.answer(404, {"error": f"POST one of {', '.join(PATHS)}"})
             body = json.loads(self.rfile.read(length))
-            reply = self.ask_prefill(body)
-            url = next(self.decodes) + self.path
-            try:
-                with post(url, decode_body(body, reply), self.decode_timeout) as response:
-                    self.pass_on(response)
-            except urllib.error.HTTPError as error:
-                self.pass_on(error)
         except ValueError as error:
-            self.answer(400, {"error": str(error)})
+            return self.answer(400, str(error))
+        if not isinstance(body, dict):
+            return self.answer(400, "the request isn't a JSON object")
+        reply = self.ask_prefill(body)
+        url = next(self.decodes) + self.path
+        try:
+            response = post(url, decode_body(body, reply), self.decode_timeout)
+        except urllib.error.HTTPError as error:
+            response = error
         except OSError as error:
-            self.answer(502, {"error": f"decode: {error}"})
+            return self.answer(502, f"decode: {error}")
+        with response:
+            self.pass_on(response)
 
     def ask_prefill(self, body: dict[str, Any]) -> dict[str, Any] | None:
         url = next(self.prefills) + self.path
         try:
             with post(url, prefill_body(body), self.prefill_timeout) as response:
-                reply: dict[str, Any] = json.load(response)
-                return reply
+                reply = json.load(response)
+                return reply if isinstance(reply, dict) else None
         except (OSError, ValueError) as error:
             print(f"proxy: {url}: {error}; decode computes the prompt", file=sys.stderr, flush=True)
             return None
@@ -86,15 +89,18 @@ class Router(BaseHTTPRequestHandler):
         self.send_response(response.status)
         self.send_header("content-type", response.headers.get("content-type", "application/json"))
         self.end_headers()  # HTTP/1.0: the end of the connection is the end of the answer
-        while chunk := response.read1(CHUNK):
-            self.wfile.write(chunk)
-            self.wfile.flush()
+        try:
+            while chunk := response.read1(CHUNK):
+                self.wfile.write(chunk)
+                self.wfile.flush()
+        except OSError as error:  # an end went away: closing says so to the other
+            print(f"proxy: an answer was cut off: {error}", file=sys.stderr, flush=True)
 
-    def answer(self, status: int, value: dict[str, Any]) -> None:
+    def answer(self, status: int, error: str) -> None:
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.end_headers()
-        self.wfile.write(json.dumps(value).encode())
+        self.wfile.write(json.dumps({"error": error}).encode())
 
     def log_message(self, *_: Any) -> None:
         """Not every request."""
