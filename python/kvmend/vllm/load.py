@@ -1,0 +1,248 @@
+"""Decode's worker: one request's load, from the first descriptor to the lease's confirmation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvmend import KvmendError, TransferEngine
+from kvmend._kvmend import Transfer
+
+from .descriptor import Descriptor
+from .geometry import Incompatible
+from .leases import WORD_BYTES, LeaseState, lease_state
+from .orders import LoadOrder
+from .peers import Peers
+from .scratch import Scratch
+
+__all__ = ["ENDED", "Load", "Staging", "Steps", "Surroundings"]
+
+log = logging.getLogger("vllm.kvmend")
+
+AGAIN = 0.002  # seconds between looks at a lease that prefill hasn't begun
+
+Steps = Generator[None, None, None]
+ENDED = object()
+
+
+class Staging(Protocol):
+    """Host memory in place of a cache that the engine can't reach."""
+
+    @property
+    def blocks(self) -> int: ...
+    def take(self, count: int) -> list[int] | None: ...
+    def give(self, blocks: Sequence[int]) -> None: ...
+    def save(self, blocks: Sequence[int], staged: Sequence[int]) -> None:
+        """Copies blocks of the cache into staged ones; there when it returns."""
+
+    def restore(self, staged: Sequence[int], blocks: Sequence[int]) -> None:
+        """Copies back; what the device does later sees it, and `staged` may be used again."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What loads of a worker share."""
+
+    engine: TransferEngine
+    peers: Peers
+    scratch: Scratch
+    staging: Staging | None = None
+    checksum: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+
+class Refused(Exception):
+    """The lease is over."""
+
+
+class Cancelled(Exception):
+    """The request was aborted."""
+
+
+class TooLate(Exception):
+    """The load's deadline."""
+
+
+#: What a load can end with -> its counter.
+OUTCOMES: dict[type[Exception], str] = {
+    Refused: "loads_refused",
+    Cancelled: "loads_cancelled",
+    Incompatible: "loads_incompatible",
+}
+
+
+class Load:
+    """Moves on at each `poll`; never blocks, never raises. The mover's thread, but where it says.
+
+    Once it has ended, no transfer of it touches memory any more.
+    """
+
+    def __init__(self, order: LoadOrder, around: Surroundings, deadline: float) -> None:
+        """`deadline`: seconds from now. Any thread."""
+        self.order = order
+        self.outcome = ""  # a name of counters.COUNTERS, once it has ended
+        self.error: Exception | None = None
+        self.bytes = 0
+        self.seconds = 0.0  # that it took
+        self._around = around
+        self._started = around.clock()
+        self._until = self._started + deadline
+        self._transfers: list[Transfer] = []
+        self._rows: list[int] = []
+        self._staged: list[int] = []
+        self._cancelled = False
+        self._steps = self._guard()
+
+    def cancel(self) -> None:
+        """It ends soon, as cancelled; it still has to be polled. Any thread."""
+        self._cancelled = True
+
+    def poll(self) -> bool:
+        """Whether it has ended."""
+        return next(self._steps, ENDED) is ENDED
+
+    def settle(self) -> None:
+        """After its end: copies what was staged into the cache. The worker's thread."""
+        staging = self._around.staging
+        if staging is None:
+            return
+        try:
+            if self.outcome == "loads":
+                staging.restore(self._staged, self.order.blocks)
+        except Exception as error:
+            log.exception("request %s: the copy from host memory failed", self.order.request_id)
+            self.outcome, self.error = "loads_failed", error
+        staging.give(self._staged)
+
+    # ------------------------------------------------------------------------------------- steps
+
+    def _guard(self) -> Steps:
+        outcome = "loads"
+        try:
+            yield from self._run()
+        except Exception as error:  # nothing of it may end the worker
+            outcome = OUTCOMES.get(type(error), "loads_failed")
+            if not isinstance(error, (Refused, Cancelled, TooLate, Incompatible, KvmendError)):
+                log.exception("request %s: the load met a fault of kvmend", self.order.request_id)
+            self.error = error
+        for transfer in self._transfers:
+            transfer.cancel()
+        while not all(transfer.done() for transfer in self._transfers):
+            yield
+        self._around.scratch.give(self._rows)
+        self.seconds = self._around.clock() - self._started
+        self.outcome = outcome
+
+    def _run(self) -> Steps:
+        around, offer = self._around, self.order.offer
+        there_blocks = offer.blocks[self.order.first :]
+        if len(there_blocks) != len(self.order.blocks):
+            raise Incompatible(f"{len(there_blocks)} blocks there, {len(self.order.blocks)} here")
+        sources = around.peers.sources(offer)
+        fetches = [around.peers.fetch(offer.ranks[s.rank], self._left()) for s in sources]
+        yield from self._wait(lambda: all(fetch.poll() for fetch in fetches))
+        descriptors = [found for fetch in fetches if (found := fetch.poll())]
+        plans = [
+            around.peers.plan(offer, source, descriptor)
+            for source, descriptor in zip(sources, descriptors, strict=True)
+        ]
+        if beyond := [b for b in there_blocks if any(b >= d.blocks for d in descriptors)]:
+            raise Incompatible(f"the offer names block {beyond[0]}, which prefill hasn't")
+
+        here_blocks: Sequence[int] = self.order.blocks
+        if around.staging:
+            yield from self._stage(around.staging)
+            here_blocks = self._staged
+        reads = []
+        for source, plan in zip(sources, plans, strict=True):
+            local, remote, lengths = plan.slices(here_blocks, there_blocks)
+            rank = offer.ranks[source.rank]
+            reads.append(
+                around.engine.submit(
+                    rank.session_id,
+                    "read",
+                    local,
+                    remote,
+                    lengths,
+                    deadline=self._left(),
+                    checksum=around.checksum,
+                    target_incarnation=rank.incarnation,
+                )
+            )
+            self._transfers.append(reads[-1])
+            self.bytes += int(lengths.sum())
+        yield from self._all(reads)
+        yield from self._confirm([(s.rank, d) for s, d in zip(sources, descriptors, strict=True)])
+
+    def _stage(self, staging: Staging) -> Steps:
+        count = len(self.order.blocks)
+        if count > staging.blocks:
+            raise Incompatible(f"{count} blocks don't fit into staging_bytes")
+
+        def taken() -> bool:
+            self._staged = staging.take(count) or []
+            return bool(self._staged)
+
+        yield from self._wait(taken)
+
+    def _confirm(self, ranks: list[tuple[int, Descriptor]]) -> Steps:
+        """Returns once every rank's lease was seen running, after the last block had arrived."""
+        around, offer = self._around, self.order.offer
+
+        def taken() -> bool:
+            self._rows = around.scratch.take(len(ranks)) or []
+            return bool(self._rows)
+
+        yield from self._wait(taken)
+        while True:
+            reads = []
+            for row, (number, descriptor) in zip(self._rows, ranks, strict=True):
+                rank = offer.ranks[number]
+                reads.append(
+                    around.engine.submit(
+                        rank.session_id,
+                        "read",
+                        around.scratch.address(row),
+                        descriptor.words + offer.slot * WORD_BYTES,
+                        WORD_BYTES,
+                        deadline=self._left(),
+                        urgent=True,
+                        target_incarnation=rank.incarnation,
+                    )
+                )
+                self._transfers.append(reads[-1])
+            yield from self._all(reads)
+            self._transfers = []
+            words = [[int(w) for w in around.scratch.words[row]] for row in self._rows]
+            states = [lease_state(word, other, offer.generation) for word, other in words]
+            if LeaseState.OVER in states:
+                raise Refused(f"prefill's lease is over ({offer.tokens} tokens)")
+            if all(state is LeaseState.LIVE for state in states):
+                return
+            yield from self._sleep(AGAIN)
+
+    def _all(self, transfers: list[Transfer]) -> Steps:
+        yield from self._wait(lambda: all(transfer.done() for transfer in transfers))
+        for transfer in transfers:
+            transfer.poll()  # raises what it ended with
+
+    def _sleep(self, seconds: float) -> Steps:
+        until = self._around.clock() + seconds
+        yield from self._wait(lambda: self._around.clock() >= until)
+
+    def _wait(self, ready: Callable[[], bool]) -> Steps:
+        """Until it holds; raises Cancelled, TooLate."""
+        while not ready():
+            if self._cancelled:
+                raise Cancelled("the request was aborted")
+            self._left()
+            yield
+
+    def _left(self) -> float:
+        left = self._until - self._around.clock()
+        if left <= 0:
+            raise TooLate(f"not loaded within {self._until - self._started:g} s")
+        return left

@@ -1,0 +1,249 @@
+"""The connector's half in vLLM's scheduler: what to load, what to lease. Without vLLM. One thread.
+
+Requests are vLLM's: only what `Request` names is touched. Nothing here raises for what a client
+sent: a request whose parameters can't be used is computed as any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from .leases import SLOTS
+from .offers import BadOffer, Offer, RankAddress, prompt_digest
+from .orders import LeaseOrder, LoadOrder, Step, WorkerAddress
+from .settings import Settings
+from .slots import Slots
+
+__all__ = ["Request", "SchedulerSide"]
+
+log = logging.getLogger("vllm.kvmend")
+
+#: vLLM's RequestStatus names of requests that have a whole prompt's blocks.
+WHOLE = ("FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED")
+
+
+#: Part of a lease after which it is renewed while its request waits.
+RENEW_AFTER = 0.25
+
+
+class Status(Protocol):
+    """What is used of vLLM's RequestStatus."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Request(Protocol):
+    """What is used of vLLM's Request."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def kv_transfer_params(self) -> dict[str, Any] | None: ...
+    @property
+    def prompt_token_ids(self) -> list[int] | None: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_computed_tokens(self) -> int: ...
+    @property
+    def status(self) -> Status: ...
+
+
+class SchedulerSide:
+    """One per instance (per data-parallel rank)."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        block_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`block_tokens`: vLLM's block size."""
+        self._clock = clock
+        self._settings = settings
+        self._block_tokens = block_tokens
+        self._step = Step()
+        self._offers: dict[str, Offer | None] = {}  # decode: of requests that may load
+        self._computed: dict[str, int] = {}  # decode: tokens they have already
+        self._renewals: dict[str, tuple[float, int]] = {}  # decode: next at, how many
+        self._slots = Slots(SLOTS)
+        self._generations = [0] * SLOTS
+        self._leased: dict[str, tuple[int, list[int]]] = {}  # prefill: request -> slot, staged
+        self._ranks: tuple[RankAddress, ...] = ()
+        self._kv_heads = 0
+        self._staging: Slots | None = None
+
+    def workers(self, found: Mapping[int, WorkerAddress]) -> None:
+        """The instance's own workers by tensor-parallel rank, once at the start."""
+        ranks = [found[rank] for rank in sorted(found)]
+        if [r.tp_rank for r in ranks] != list(range(ranks[0].tp_size)):
+            raise ValueError(f"workers {sorted(found)} of {ranks[0].tp_size} gave an address")
+        self._ranks = tuple(r.address for r in ranks)
+        self._kv_heads = ranks[0].kv_heads
+        staged = min(r.staging_blocks for r in ranks)
+        self._staging = Slots(staged) if staged else None
+
+    # ------------------------------------------------------------------------------------ decode
+
+    def arrived(self, request: Request) -> None:
+        """vLLM has a new request, which may wait for long: prefill's lease on it is renewed."""
+        self._offer(request)
+
+    def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
+        """(tokens after the first `computed` that prefill holds, whether they load meanwhile)."""
+        offer = self._offer(request)
+        if offer is None:
+            return 0, False
+        count = min(offer.tokens, request.num_prompt_tokens) - computed
+        if count <= 0:
+            return 0, False
+        self._computed[request.request_id] = computed
+        return count, True
+
+    def allocated(self, request: Request, blocks: Sequence[int], external: int) -> None:
+        """vLLM has `blocks` for the request, and wants `external` tokens of them loaded."""
+        offer = self._offer(request)
+        waited = self._forget(request)
+        if offer is None:
+            return
+        if external <= 0:
+            self._step.releases.append(offer)
+            return
+        if waited:
+            self._step.renewals.append((offer, waited))  # the load has the lease's whole time
+        computed = self._computed.pop(request.request_id, 0)
+        first = computed // self._block_tokens
+        end = -(-(computed + external) // self._block_tokens)
+        order = LoadOrder(request.request_id, cut(offer, end), first, list(blocks[first:end]))
+        self._step.loads.append(order)
+
+    def _offer(self, request: Request) -> Offer | None:
+        """What prefill offered for this request and hasn't been taken yet."""
+        params = request.kv_transfer_params
+        if not params or not params.get("do_remote_prefill"):
+            return None
+        if request.request_id not in self._offers:
+            offer = self._offers[request.request_id] = self._checked(request, params)
+            if offer:
+                first = self._clock() + offer.seconds * RENEW_AFTER
+                self._renewals[request.request_id] = (first, 0)
+        return self._offers[request.request_id]
+
+    def _checked(self, request: Request, params: Mapping[str, Any]) -> Offer | None:
+        try:
+            offer = Offer.from_params(params)
+            tokens = request.prompt_token_ids or []
+            if offer.tokens > len(tokens):
+                raise BadOffer(f"{offer.tokens} tokens offered for a prompt of {len(tokens)}")
+            if len(offer.blocks) != -(-offer.tokens // self._block_tokens):
+                raise BadOffer(f"{len(offer.blocks)} blocks of {self._block_tokens} tokens for "
+                               f"{offer.tokens}: --block-size must be equal")  # fmt: skip
+            if offer.prompt != digest_of(request, offer.tokens):
+                raise BadOffer("prefill computed another prompt")
+            return offer
+        except BadOffer as error:
+            log.warning("request %s is computed here: %s", request.request_id, error)
+            return None
+
+    def _forget(self, request: Request) -> int:
+        """A request loads once; if vLLM schedules it again, it is computed. Returns the number of
+        its next renewal; 0 if there was none yet."""
+        if request.kv_transfer_params:
+            request.kv_transfer_params["do_remote_prefill"] = False
+        self._offers.pop(request.request_id, None)
+        _, count = self._renewals.pop(request.request_id, (0.0, 0))
+        return count + 1 if count else 0
+
+    def _renew(self) -> None:
+        now = self._clock()
+        for request_id, (at, count) in self._renewals.items():
+            offer = self._offers[request_id]
+            if now >= at and offer:
+                self._step.renewals.append((offer, count + 1))
+                self._renewals[request_id] = (now + offer.seconds * RENEW_AFTER, count + 1)
+
+    # ----------------------------------------------------------------------------------- prefill
+
+    def finished(
+        self, request: Request, blocks: Sequence[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """(whether to keep `blocks` until a worker reports the request, what to hand to decode)."""
+        params = request.kv_transfer_params
+        if not params:
+            return False, None
+        if params.get("do_remote_prefill"):  # it never got blocks: aborted while it waited
+            if offer := self._offer(request):
+                self._step.releases.append(offer)
+            self._forget(request)
+            self._computed.pop(request.request_id, None)
+            return False, None
+        if not params.get("do_remote_decode") or request.status.name not in WHOLE:
+            return False, None
+        return self._lease(request, blocks)
+
+    def _lease(self, request: Request, blocks: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+        tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+        blocks = blocks[: -(-tokens // self._block_tokens)]
+        if not blocks or not request.prompt_token_ids or not self._ranks:
+            return False, None
+        slot = self._slots.take()
+        if slot is None:
+            log.warning("request %s isn't offered: %d leases run", request.request_id, SLOTS)
+            return False, None
+        staged: list[int] = []
+        if self._staging is not None:
+            found = self._staging.take(len(blocks))
+            if found is None:
+                self._slots.give(slot)
+                log.warning(
+                    "request %s isn't offered: staging_bytes are used up", request.request_id
+                )
+                return False, None
+            staged = found
+        self._generations[slot[0]] += 1
+        offer = Offer(
+            slot[0], self._generations[slot[0]], self._settings.lease_seconds, self._kv_heads,
+            tokens, digest_of(request, tokens), tuple(staged or blocks), self._ranks,
+        )  # fmt: skip
+        self._leased[request.request_id] = (slot[0], staged)
+        self._step.leases.append(
+            LeaseOrder(request.request_id, offer.slot, offer.generation,
+                       self._settings.lease_seconds, list(blocks), staged)
+        )  # fmt: skip
+        return True, offer.to_params()
+
+    def sent(self, request_ids: Iterable[str]) -> None:
+        """Every worker has ended these requests' leases."""
+        for request_id in request_ids:
+            slot, staged = self._leased.pop(request_id, (None, []))
+            if slot is not None:
+                self._slots.give([slot])
+            if self._staging is not None:
+                self._staging.give(staged)
+
+    # -------------------------------------------------------------------------------------- both
+
+    def step(self) -> Step:
+        """The orders since the last call."""
+        self._renew()
+        step, self._step = self._step, Step()
+        return step
+
+
+def cut(offer: Offer, end: int) -> Offer:
+    """The offer without the blocks from `end` on."""
+    if end >= len(offer.blocks):
+        return offer
+    return Offer(**{**vars(offer), "blocks": offer.blocks[:end]})
+
+
+def digest_of(request: Request, tokens: int) -> str:
+    """Of a request's first tokens, its adapter, and its images."""
+    lora = getattr(request, "lora_request", None)
+    more = [f"lora {getattr(lora, 'lora_name', lora)}"] if lora else []
+    more += [str(getattr(f, "identifier", f)) for f in getattr(request, "mm_features", None) or ()]
+    return prompt_digest((request.prompt_token_ids or [])[:tokens], more)
