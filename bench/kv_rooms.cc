@@ -37,7 +37,7 @@ class Rooms {
   /// What the process really uses: freed memory is given back first.
   static std::uint64_t used() {
     malloc_trim(0);
-    return resident_bytes();
+    return private_bytes();
   }
 
   void decode() {

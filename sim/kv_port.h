@@ -26,6 +26,7 @@ class WatchedPort final : public kv::EnginePort {
   [[nodiscard]] env::EventLoop& loop() override { return inner_.loop(); }
   [[nodiscard]] Incarnation incarnation() const override { return inner_.incarnation(); }
   [[nodiscard]] std::string session_id() const override { return inner_.session_id(); }
+  [[nodiscard]] Status admits() const override { return inner_.admits(); }
   void set_observer(kv::PortObserver* observer) override { inner_.set_observer(observer); }
   [[nodiscard]] const memory::Region* find_region(const void* base,
                                                   std::uint64_t length) const override {

@@ -4,6 +4,7 @@
 
 #include "bootstrap.h"
 #include "engine.h"
+#include "env/posix/stderr_log.h"
 #include "errors.h"
 #include "gil.h"
 #include "kv.h"
@@ -15,6 +16,7 @@ using namespace nb::literals;
 
 NB_MODULE(_kvmend, module) {
   using namespace kvmend;
+  env::posix::log_to_stderr("kvmend");
   python::install_translator();
   python::bind_engine(module);
   python::bind_kv(module);

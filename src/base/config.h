@@ -31,8 +31,11 @@ inline constexpr auto kInboundIdle = 60s;        // inbound epoch without any by
 inline constexpr auto kForgetPeerAfter = 3600s;  // remembered epoch of a gone initiator
 inline constexpr auto kForgetProvenAfter = 60s;  // the same, while new ones need the place
 
+/// Between two log lines of a kind that a peer can provoke.
+inline constexpr auto kLogInterval = 100ms;
+
 // one lane
-inline constexpr std::size_t kStagingBytes = 32'768;  // header + slices of the largest frame
+inline constexpr std::size_t kStagingBytes = 32'768;   // header + slices of the largest frame
 inline constexpr std::size_t kReadAheadBytes = 8'192;  // holds a whole small write
 inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane stops reading
 inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane

@@ -1,11 +1,11 @@
 // The `kvmend` program.
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <exception>
 
 #include "cli/common.h"
+#include "env/posix/stderr_log.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    spdlog::set_default_logger(spdlog::stderr_color_mt("kvmend"));
+    kvmend::env::posix::log_to_stderr("kvmend");
     return run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "kvmend: {}\n", error.what());

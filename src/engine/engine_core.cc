@@ -21,7 +21,9 @@ class EngineCore::Router final : public session::AcceptorEvents, public session:
   }
   void on_peer_goodbye(const std::string& session_id, Incarnation incarnation,
                        const std::string& reason) override {
-    spdlog::info("{} says goodbye: {}", session_id, reason);
+    std::uint64_t held_back = 0;
+    if (goodbye_log_.allow(core_.loop().now(), held_back))
+      spdlog::info("{} says goodbye: {} ({} more since)", session_id, reason, held_back);
     if (session::Session* session = core_.sessions_->find(session_id))
       session->on_peer_goodbye(incarnation, reason);
   }
@@ -82,6 +84,7 @@ class EngineCore::Router final : public session::AcceptorEvents, public session:
  private:
   EngineCore& core_;
   session::SessionEvents* metrics_;
+  LogLimiter goodbye_log_{config::kLogInterval};
 };
 
 EngineCore::EngineCore(env::Env env, const EngineOptions& options,
@@ -214,7 +217,7 @@ void EngineCore::cancel(const std::shared_ptr<session::TransferState>& transfer,
 
 Status EngineCore::send_upper(const Address& to, Incarnation target, std::uint32_t kind,
                               Bytes body) {
-  if (Status admitted = admits(); !admitted.is_ok()) return admitted;
+  if (silent_) return admits();
   const auto session = sessions_->find_or_create(to);
   if (!session) return session.error();
   return (*session)->send_control(
@@ -256,7 +259,10 @@ void EngineCore::shutdown(Duration grace, env::Task on_drained) {
   }
   shutting_down_ = true;
   on_drained_ = std::move(on_drained);
-  if (!acceptor_) return finish_shutdown();
+  if (!acceptor_) {
+    tell_observers(admits());
+    return finish_shutdown();
+  }
   transport_->stop_listening();
   acceptor_->stop_accepting();
   const Time until = saturating_add(env_.loop.now(), grace);
@@ -269,9 +275,18 @@ void EngineCore::wait_drained(Time until) {
                       [this, until] { wait_drained(until); });
 }
 
+void EngineCore::tell_observers(const Status& why) {
+  const std::vector<CoreObserver*> all = observers_;  // they may leave while they are told
+  for (CoreObserver* observer : all)
+    if (std::ranges::find(observers_, observer) != observers_.end()) observer->on_shutdown(why);
+  silent_ = true;
+}
+
 void EngineCore::say_goodbye() {
-  sessions_->for_each([](session::Session& session) {
-    session.fail_all({Code::kShuttingDown, Origin::kLocal, "this engine is shutting down"});
+  const Status why = admits();
+  tell_observers(why);
+  sessions_->for_each([&](session::Session& session) {
+    session.fail_all(why);
     session.say_goodbye("shutting down");
   });
   acceptor_->say_goodbye("shutting down");

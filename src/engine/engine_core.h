@@ -42,6 +42,8 @@ class CoreObserver {
   /// The session's state changed ("failed" and "probing" mean blacklisted).
   virtual void on_session_state(const std::string& session_id, std::string_view from,
                                 std::string_view to, const Status& cause) = 0;
+  /// The engine goes down: the last moment to tell peers something. Nothing of it works afterwards.
+  virtual void on_shutdown(const Status& /*why*/) {}
   /// A grant's time has come.
   virtual void on_grant_expired(const memory::Grant& grant) = 0;
 };
@@ -107,6 +109,7 @@ class EngineCore {
   void wait_drained(Time until);
   void say_goodbye();
   void finish_shutdown();
+  void tell_observers(const Status& why);
 
   env::Env env_;
   EngineOptions options_;
@@ -131,6 +134,7 @@ class EngineCore {
   env::ScopedTimer expiry_timer_;
   env::ScopedTimer shutdown_timer_;
   bool shutting_down_ = false;
+  bool silent_ = false;  // goodbye has been said
   env::Task on_drained_;
 };
 

@@ -18,6 +18,8 @@ Core::~Core() {
 Result<std::unique_ptr<Core>> Core::open(std::unique_ptr<EnginePort> port, KvRole role,
                                          const KvLayout& layout, const KvOptions& options,
                                          Counters& counters) {
+  if (Status admitted = port->admits(); !admitted.is_ok())
+    return std::unexpected(std::move(admitted));
   std::unique_ptr<Core> core(new Core(std::move(port), layout, options, counters));
   if (Status status = core->register_pools(); !status.is_ok()) {
     core->unregister_pools();
@@ -75,6 +77,7 @@ void Core::start(KvRole role) {
 
 void Core::close(const Status& why) {
   if (!role_) return;
+  closed_ = why;
   role_->close(why);
   unregister_pools();
   role_->finish_close();
@@ -98,8 +101,11 @@ void Core::on_message(const std::string& from, Incarnation sender, Bytes body) {
   role_->on_message({from, std::move(*address), sender}, std::move(*message));
 }
 
-void Core::on_peer_incarnation(const std::string& session_id, Incarnation now) {
-  role_->on_peer_incarnation(session_id, now);
+// A session that begins anew has seen nobody before, but the role may know the process that
+// answered in the last one's time.
+void Core::on_peer_incarnation(const std::string& session_id, Incarnation before, Incarnation now) {
+  const Incarnation last = before.is_set() ? before : role_->known_incarnation(session_id);
+  if (last.is_set() && last != now) role_->on_peer_incarnation(session_id, now);
 }
 
 void Core::on_peer_died(const std::string& session_id, Incarnation incarnation) {

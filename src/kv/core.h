@@ -24,8 +24,10 @@ class Core : private PortObserver {
                                             Counters& counters);
   ~Core() override;
 
-  /// Ends every room and takes the pools back. Idempotent.
+  /// Ends every room and takes the pools back. Idempotent; the engine's shutdown does it too.
   void close(const Status& why);
+  /// OK, or why it was closed: then there is no role.
+  [[nodiscard]] const Status& closed() const { return closed_; }
 
   /// The role, by name; the other one is nullptr.
   [[nodiscard]] PrefillRole* prefill() { return prefill_; }
@@ -40,7 +42,9 @@ class Core : private PortObserver {
   void start(KvRole role);
 
   void on_message(const std::string& from, Incarnation sender, Bytes body) override;
-  void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
+  void on_peer_incarnation(const std::string& session_id, Incarnation before,
+                           Incarnation now) override;
+  void on_shutdown(const Status& why) override { close(why); }
   void on_peer_died(const std::string& session_id, Incarnation incarnation) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt) override;
 
@@ -49,6 +53,7 @@ class Core : private PortObserver {
   std::vector<void*> registered_;  // by us: to be taken back
   const Surroundings around_;
   std::unique_ptr<Role> role_;
+  Status closed_;
   PrefillRole* prefill_ = nullptr;
   DecodeRole* decode_ = nullptr;
   LogLimiter malformed_log_{std::chrono::seconds{1}};

@@ -95,7 +95,11 @@ void CorePort::on_upper(const std::string& from, Incarnation sender, std::uint32
 
 void CorePort::on_peer_incarnation(const std::string& session_id, Incarnation before,
                                    Incarnation now) {
-  if (before.is_set()) observer_->on_peer_incarnation(session_id, now);
+  observer_->on_peer_incarnation(session_id, before, now);
+}
+
+void CorePort::on_shutdown(const Status& why) {
+  observer_->on_shutdown(why);
 }
 
 void CorePort::on_grant_expired(const memory::Grant& grant) {

@@ -19,6 +19,7 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
   [[nodiscard]] env::EventLoop& loop() override { return core_.loop(); }
   [[nodiscard]] Incarnation incarnation() const override { return core_.incarnation(); }
   [[nodiscard]] std::string session_id() const override { return core_.session_id(); }
+  [[nodiscard]] Status admits() const override { return core_.admits(); }
   void set_observer(PortObserver* observer) override;
 
   [[nodiscard]] const memory::Region* find_region(const void* base,
@@ -49,6 +50,7 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
   }
   void on_session_state(const std::string& /*session_id*/, std::string_view /*from*/,
                         std::string_view /*to*/, const Status& /*cause*/) override {}
+  void on_shutdown(const Status& why) override;
   void on_grant_expired(const memory::Grant& grant) override;
 
   engine::EngineCore& core_;

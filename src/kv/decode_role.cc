@@ -214,9 +214,13 @@ void DecodeRole::on_peer_incarnation(const std::string& session_id, Incarnation 
   for (const auto& room : all_rooms()) room->on_peer_incarnation(session_id, now);
 }
 
-void DecodeRole::on_peer_died(const std::string& session_id, Incarnation dead) {
+Incarnation DecodeRole::known_incarnation(const std::string& session_id) const {
   const Registration* known = registrations_.find(session_id);
-  if (known != nullptr && known->peer.incarnation == dead) on_peer_incarnation(session_id, {});
+  return known == nullptr ? Incarnation{} : known->peer.incarnation;
+}
+
+void DecodeRole::on_peer_died(const std::string& session_id, Incarnation dead) {
+  if (known_incarnation(session_id) == dead) on_peer_incarnation(session_id, {});
 }
 
 void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {

@@ -32,6 +32,7 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   // ---- Role
   void on_message(const Peer& from, wire::KvMessage message) override;
   void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
+  [[nodiscard]] Incarnation known_incarnation(const std::string& session_id) const override;
   void on_peer_died(const std::string& session_id, Incarnation dead) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt) override;
   void close(const Status& why) override;

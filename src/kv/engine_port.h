@@ -28,10 +28,14 @@ class PortObserver {
   virtual ~PortObserver() = default;
   /// A message of a peer's KV manager. `from`: the session id where that engine listens, or "".
   virtual void on_message(const std::string& from, Incarnation sender, Bytes body) = 0;
-  /// Another process answers at `session_id` now.
-  virtual void on_peer_incarnation(const std::string& session_id, Incarnation now) = 0;
+  /// `now` answers at `session_id`; `before` is unset when the session to it is a new one (which
+  /// doesn't mean that nobody answered there earlier).
+  virtual void on_peer_incarnation(const std::string& session_id, Incarnation before,
+                                   Incarnation now) = 0;
   /// The process that was `incarnation` there has died, by the kernel's word.
   virtual void on_peer_died(const std::string& session_id, Incarnation incarnation) = 0;
+  /// The engine goes down; messages can still be sent, but nothing is called afterwards.
+  virtual void on_shutdown(const Status& why) = 0;
   /// The grant has ended by its time.
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;
 };
@@ -66,6 +70,9 @@ class EnginePort {
   [[nodiscard]] virtual env::EventLoop& loop() = 0;
   [[nodiscard]] virtual Incarnation incarnation() const = 0;
   [[nodiscard]] virtual std::string session_id() const = 0;
+
+  /// OK, or kShuttingDown: the engine goes down.
+  [[nodiscard]] virtual Status admits() const = 0;
 
   /// At most one observer; nullptr ends it.
   virtual void set_observer(PortObserver* observer) = 0;

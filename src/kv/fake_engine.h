@@ -116,10 +116,11 @@ class FakeNet {
     if (!graveyard_.empty() && graveyard_.back()->session_id == session_id)
       for (auto& [name, other] : engines_)
         if (name != session_id && other->observer != nullptr)
-          loop.post([engine = other.get(), session_id, drawn] {
-            if (engine->observer != nullptr)
-              engine->observer->on_peer_incarnation(session_id, drawn);
-          });
+          loop.post(
+              [engine = other.get(), session_id, drawn, before = graveyard_.back()->incarnation] {
+                if (engine->observer != nullptr)
+                  engine->observer->on_peer_incarnation(session_id, before, drawn);
+              });
     return *slot;
   }
   /// Kills an engine; `proven`: the others' kernel says so.
@@ -212,6 +213,7 @@ class FakePort final : public EnginePort {
   [[nodiscard]] env::EventLoop& loop() override { return engine_.net.loop; }
   [[nodiscard]] Incarnation incarnation() const override { return engine_.incarnation; }
   [[nodiscard]] std::string session_id() const override { return engine_.session_id; }
+  [[nodiscard]] Status admits() const override { return {}; }
   void set_observer(PortObserver* observer) override { engine_.observer = observer; }
   [[nodiscard]] const memory::Region* find_region(const void* base,
                                                   std::uint64_t length) const override {

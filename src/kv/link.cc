@@ -33,6 +33,23 @@ class Gate {
   bool open_ KVM_GUARDED_BY(mutex_) = false;
 };
 
+/// Ends a room whose work the loop, stopped meanwhile, destroys unrun.
+class UnrunGuard {
+ public:
+  explicit UnrunGuard(std::shared_ptr<RoomHandle> room) : room_(std::move(room)) {}
+  UnrunGuard(UnrunGuard&&) noexcept = default;
+  UnrunGuard& operator=(UnrunGuard&&) = delete;
+  UnrunGuard(const UnrunGuard&) = delete;
+  UnrunGuard& operator=(const UnrunGuard&) = delete;
+  ~UnrunGuard() {
+    if (room_) room_->fail(gone(), Time{});
+  }
+  std::shared_ptr<RoomHandle> take() { return std::exchange(room_, nullptr); }
+
+ private:
+  std::shared_ptr<RoomHandle> room_;
+};
+
 /// Runs `work` on the loop and waits for it. False when the loop has stopped: then it wasn't run.
 bool run_on(env::EventLoop& loop, env::Task work) {
   if (loop.in_loop_thread()) {
@@ -108,12 +125,15 @@ void Link::post(std::shared_ptr<RoomHandle> handle, std::move_only_function<void
   {
     const MutexLock lock(mutex_);
     if (loop_ != nullptr) {
-      loop_->post([self = shared_from_this(), handle = std::move(handle),
+      loop_->post([self = shared_from_this(), guard = UnrunGuard(std::move(handle)),
                    work = std::move(work)]() mutable {
-        if (self->core_) {
-          work(*self->core_);
+        const std::shared_ptr<RoomHandle> room = guard.take();
+        if (!self->core_) {
+          room->fail(gone(), Time{});
+        } else if (const Status& closed = self->core_->closed(); !closed.is_ok()) {
+          room->fail(closed, Time{});
         } else {
-          handle->fail(gone(), Time{});
+          work(*self->core_);
         }
       });
       return;

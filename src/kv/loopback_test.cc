@@ -197,12 +197,19 @@ TEST(Loopback, RolesSwitchAHundredTimesUnderLoad) {
   EXPECT_GE(succeeded, 100U);
 }
 
-TEST(Loopback, AnEngineMayShutDownBeforeItsManager) {
+// B6: rooms end with the engine, whoever waits for them, and none begins afterwards.
+TEST(Loopback, B6_AnEngineThatShutsDownEndsItsRooms) {
   Side prefill(KvRole::kPrefill, 1);
   KvSender sender(*prefill.manager, RoomId(1));
-  prefill.engine->shutdown(0s);
-  prefill.manager.reset();
-  EXPECT_EQ(sender.wait(kLong), KvStatus::kFailed);
+  std::thread waiter([&] { EXPECT_EQ(sender.wait(kLong), KvStatus::kFailed); });
+  std::thread([&] { prefill.engine->shutdown(0s); }).join();
+  waiter.join();
+  EXPECT_EQ(sender.failure().code(), Code::kShuttingDown) << sender.failure().to_string();
+  KvSender late(*prefill.manager, RoomId(2));
+  EXPECT_EQ(late.wait(kLong), KvStatus::kFailed);
+  late.abort("not wanted");
+  EXPECT_FALSE(KvManager::create(*prefill.engine, KvRole::kDecode, prefill.pools.layout));
+  prefill.manager.reset();  // in another thread than the one that shut the engine down
 }
 
 }  // namespace

@@ -258,9 +258,13 @@ void PrefillRole::on_peer_incarnation(const std::string& session_id, Incarnation
   for (const auto& room : rooms) room->on_peer_incarnation(session_id, now);
 }
 
+Incarnation PrefillRole::known_incarnation(const std::string& session_id) const {
+  return peers_.incarnation_at(session_id);
+}
+
 void PrefillRole::on_peer_died(const std::string& session_id, Incarnation dead) {
   // A successor may have registered already: then all of the dead one has been seen to.
-  if (peers_.incarnation_at(session_id) == dead) on_peer_incarnation(session_id, {});
+  if (known_incarnation(session_id) == dead) on_peer_incarnation(session_id, {});
 }
 
 void PrefillRole::arm_expiry() {

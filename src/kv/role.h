@@ -63,6 +63,8 @@ class Role {
   virtual ~Role() = default;
   virtual void on_message(const Peer& from, wire::KvMessage message) = 0;
   virtual void on_peer_incarnation(const std::string& session_id, Incarnation now) = 0;
+  /// The process that registered at or with us from there; unset: none.
+  [[nodiscard]] virtual Incarnation known_incarnation(const std::string& session_id) const = 0;
   /// Proof of death: whatever waits for that process, and for no later one, ends.
   virtual void on_peer_died(const std::string& session_id, Incarnation dead) = 0;
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;

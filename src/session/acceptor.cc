@@ -219,8 +219,10 @@ void Acceptor::drop_epoch(Peer& peer) {
 void Acceptor::on_lane_down(Lane& lane, const Status& why) {
   const auto at = lanes_.find(&lane);
   if (at == lanes_.end()) return;
-  if (why.code() == Code::kProtocolError)
-    spdlog::warn("closed the connection from {}: {}", lane.peer().to_string(), why.to_string());
+  std::uint64_t held_back = 0;
+  if (why.code() == Code::kProtocolError && protocol_log_.allow(loop_.now(), held_back))
+    spdlog::warn("closed the connection from {}: {} ({} more since)", lane.peer().to_string(),
+                 why.to_string(), held_back);
   const Incarnation owner = at->second.peer;
   const bool of_epoch = at->second.kind != wire::LaneKind::kProbe;
   drop(lane);

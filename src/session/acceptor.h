@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/log.h"
 #include "env/event_loop.h"
 #include "env/network.h"
 #include "memory/region_table.h"
@@ -80,6 +81,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   void sweep();
   void arm_sweep();
 
+  LogLimiter protocol_log_{config::kLogInterval};
   env::EventLoop& loop_;
   env::Random& random_;
   const Self& self_;

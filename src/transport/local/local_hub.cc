@@ -120,7 +120,10 @@ void LocalHub::accept_links() {
     if (link) {
       targets_.push_back(std::move(*link));
     } else {
-      spdlog::warn("refused a local link: {}", link.error().to_string());
+      std::uint64_t held_back = 0;
+      if (refused_log_.allow(context_.loop.now(), held_back))
+        spdlog::warn("refused a local link: {} ({} more since)", link.error().to_string(),
+                     held_back);
     }
   }
 }

@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/config.h"
+#include "base/log.h"
 #include "memory/pool_registry.h"
 #include "memory/region_table.h"
 #include "transport/lane.h"
@@ -81,6 +83,7 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   UniqueFd listener_;
   FdWatch listener_watch_;
   std::unordered_map<std::string, std::weak_ptr<SourceLink>> sources_;  // by their address
+  LogLimiter refused_log_{config::kLogInterval};
   std::vector<std::unique_ptr<TargetLink>> targets_;
   std::unordered_map<std::string, TargetLink*> target_by_address_;
   std::unordered_set<LocalReceiver*> receivers_;

@@ -13,6 +13,12 @@ namespace kvmend::transport::tcp {
   return {Code::kProtocolError, Origin::kPeer, std::move(detail)};
 }
 
+/// Of a chunk whose frame hasn't left.
+[[nodiscard]] inline Status early_answer(ChunkId chunk) {
+  return protocol_error("an answer to chunk " + std::to_string(chunk.value) +
+                        ", which hasn't been sent entirely");
+}
+
 [[nodiscard]] inline Status source_fault() {
   return {Code::kNotRegistered, Origin::kCaller, "source memory isn't accessible"};
 }

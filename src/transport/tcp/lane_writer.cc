@@ -182,7 +182,7 @@ void LaneWriter::retire_front(Outcome& outcome) {
   if (!frame.staged.empty()) spare_ = std::move(frame.staged);
   if (!frame.chunk.is_set()) urgent_bytes_ -= frame.head.size();
   if (frame.reply) outcome.replies.push_back(frame.chunk);
-  if (frame.chunk.is_set() && !frame.reply) ++outcome.chunks;
+  if (frame.chunk.is_set() && !frame.reply) outcome.sent.push_back(frame.chunk);
   frames_.pop_front();
 }
 

@@ -34,7 +34,7 @@ class LaneWriter {
     /// what isn't sent goes as zeros.
     std::vector<std::pair<ChunkId, bool>> faulted;
     std::vector<ChunkId> replies;  ///< read replies that have left entirely
-    std::uint32_t chunks = 0;      ///< writes and read requests that have left entirely
+    std::vector<ChunkId> sent;     ///< writes and read requests that have left entirely
   };
 
   /// Control bytes: whole frames, already encoded.

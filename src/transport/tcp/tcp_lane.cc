@@ -122,8 +122,9 @@ void TcpLane::flush() {
   check_reply_grant();
   LaneWriter::Outcome outcome = writer_.flush(*stream_, config::kWriteBudgetPerTurn);
   bytes_out_ += outcome.bytes;
-  if (sent_unanswered_ == 0 && outcome.chunks > 0) believed_ = bytes_out_;
-  sent_unanswered_ += outcome.chunks;
+  if (sent_unanswered_ == 0 && !outcome.sent.empty()) believed_ = bytes_out_;
+  sent_unanswered_ += outcome.sent.size();
+  for (const ChunkId chunk : outcome.sent) note_sent(chunk);
   context_.counters.payload_bytes_sent += outcome.payload_bytes;
   if (!outcome.error.is_ok()) return fail(outcome.error);
   const bool want = outcome.blocked || outcome.budget_used;
@@ -131,7 +132,7 @@ void TcpLane::flush() {
     want_write_ = want;
     stream_->want_write(want);
   }
-  if (outcome.chunks > 0 && !want) expect_more_after(outcome.bytes);
+  if (!outcome.sent.empty() && !want) expect_more_after(outcome.bytes);
   for (const ChunkId chunk : outcome.replies) finish_reply(chunk);
   for (const auto& [chunk, unsent] : outcome.faulted) {
     const Status why = source_fault();
@@ -454,9 +455,10 @@ void TcpLane::post(const Chunk& chunk) {
   KVM_CHECK(initiator_);
   outstanding_ += chunk.bytes;
   if (chunk.opcode == Opcode::kWrite) {
-    const bool pulled = offer_pull(chunk);
-    writes_.emplace(chunk.id, PendingWrite{chunk, pulled});
-    if (pulled) return;
+    PendingWrite write{.chunk = chunk};
+    write.pulled = offer_pull(chunk, write.sent);
+    writes_.emplace(chunk.id, write);
+    if (write.pulled) return;
   } else {
     PendingRead read;
     read.chunk = chunk;
@@ -476,6 +478,14 @@ bool TcpLane::detach(ChunkId chunk) {
   return unsent;
 }
 
+void TcpLane::note_sent(ChunkId chunk) {
+  if (const auto write = writes_.find(chunk); write != writes_.end()) {
+    write->second.sent = true;
+  } else if (const auto read = reads_.find(chunk); read != reads_.end()) {
+    read->second.sent = true;
+  }
+}
+
 void TcpLane::note_answer() {
   if (sent_unanswered_ > 0) --sent_unanswered_;
   believed_ = sent_unanswered_ > 0 ? bytes_out_ : UINT64_MAX;
@@ -492,6 +502,9 @@ Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
       if (state_ == State::kClosed) break;
       continue;
     }
+    // An answer ends the chunk, and with it the right to read its memory: it can't come before the
+    // last byte has left.
+    if (!at->second.sent) return early_answer(entry.chunk);
     if (at->second.pulled && entry.code == Code::kUnavailable) {
       // The peer can't reach our memory: the same chunk goes as a write.
       const Chunk chunk = at->second.chunk;

@@ -76,6 +76,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   struct PendingWrite {
     Chunk chunk;
     bool pulled = false;
+    bool sent = false;  // its frame has left entirely
   };
   // What is left of a write that ended before it was answered.
   struct Remnant {
@@ -88,6 +89,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   struct PendingRead {
     Chunk chunk;
     std::uint64_t received = 0;
+    bool sent = false;  // its request has left
     bool corrupt = false;
     bool faulted = false;
   };
@@ -139,9 +141,10 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   Status resolve_scratch(std::span<const wire::WireSlice> slices, std::uint32_t* argument,
                          std::vector<iovec>& where);
 
-  bool offer_pull(const Chunk& chunk);
+  bool offer_pull(const Chunk& chunk, bool& sent);
   void end_write(ChunkId chunk, WriteEnd how);
   void end_remnant(ChunkId chunk);
+  void note_sent(ChunkId chunk);
   void note_answer();
   void start_checksum();
   void push_ack(const wire::AckEntry& entry);

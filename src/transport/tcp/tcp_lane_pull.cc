@@ -74,11 +74,12 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
   });
 }
 
-bool TcpLane::offer_pull(const Chunk& chunk) {
+bool TcpLane::offer_pull(const Chunk& chunk, bool& sent) {
   std::vector<std::byte> frame;
   if (!pull_sender_ || !pull_sender_->offer(chunk, frame)) return false;
   // Bulk goes by the stream, which holds back who sends too much.
   if (outstanding_ <= config::kSmallTurnBytes && pull_sender_->put(frame)) {
+    sent = true;
     if (sent_unanswered_++ == 0) believed_ = bytes_out_;
     context_.loop.expect_more();
   } else {

@@ -129,6 +129,9 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
     return Status::ok();
   }
   PendingRead& read = at->second;
+  if (!read.sent) return early_answer(read.chunk.id);
+  if (read.chunk.checksum && (header.flags & wire::kFlagChecksum) == 0)
+    return protocol_error("an answer without the checksum that was asked for");
   if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
     return protocol_error(fmt::format("an answer of {} bytes to a read of {}", header.payload_bytes,
                                       read.chunk.bytes));
@@ -141,8 +144,11 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
 Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
   const Status status = wire::parse_acks(header, body, received_);
   if (!status.is_ok()) return status;
+  const ChunkId chunk(header.id);
+  if (const auto at = reads_.find(chunk); at != reads_.end() && !at->second.sent)
+    return early_answer(chunk);
   note_answer();
-  finish_read(ChunkId(header.id), received_.front());
+  finish_read(chunk, received_.front());
   return Status::ok();
 }
 
