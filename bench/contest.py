@@ -63,7 +63,10 @@ class Mover:
                 if self._freeze:
                     self._signal(signal.SIGSTOP)
                     self._stopped = True
-                return dict(json.loads(line))
+                answer = dict(json.loads(line))
+                if "error" in answer:
+                    raise MoverFailedError(f"{self.name} failed at '{command}': {answer['error']}")
+                return answer
         raise MoverFailedError(f"{self.name} ended at '{command}'; see {self._log.name}")
 
     def close(self) -> None:

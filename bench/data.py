@@ -64,6 +64,9 @@ def by_page(args: argparse.Namespace, transport: str, memory: str, console: Cons
                            kvmend(args.bin / "kvmend_mover", transport=transport, memory=memory))
         turns = {"raw": (own, "raw"), "kvmend": (own, "kvmend"), "raw again": (own, "raw")}
         others: dict[str, contest.Mover] = {}
+        own.ask("page 4096")  # alone on the machine
+        latency = own.ask(f"latency {250 if args.quick else 1000} {REST_US}")
+        busy = {} if args.quick else own.ask("latency 3000 0")
         if not args.quick:
             if transport == "tcp":
                 turns["plain"] = (own, "plain")
@@ -74,9 +77,6 @@ def by_page(args: argparse.Namespace, transport: str, memory: str, console: Cons
             if memory == "pool":
                 others |= contest.start_peers(movers, transport, 256)
             turns |= {name: (mover, "move") for name, mover in others.items()}
-        own.ask("page 4096")
-        latency = own.ask(f"latency {250 if args.quick else 1000} {REST_US}")
-        busy = {} if args.quick else own.ask("latency 3000 0")
         for page in PAGES:
             for name, mover in [("", own), *others.items()]:
                 try:

@@ -89,7 +89,12 @@ def obey(nbytes: int, set_page: Callable[[int], None], move: Callable[[], None],
         elif words[0] == "move":
             target("start")
             cpu, start = cpu_seconds(), time.perf_counter()
-            move()
+            try:
+                move()
+            except MoveFailedError as error:
+                target("stop")
+                print(json.dumps({"error": str(error)}), flush=True)
+                continue
             seconds = time.perf_counter() - start
             own = cpu_seconds() - cpu
             answer = {"seconds": seconds, "gbps": nbytes / seconds / 1e9,
@@ -111,6 +116,10 @@ def obey(nbytes: int, set_page: Callable[[int], None], move: Callable[[], None],
             break
         print(json.dumps(answer), flush=True)
     target("quit")
+
+
+class MoveFailedError(Exception):
+    """The engine refused or failed a transfer; it may take the next one."""
 
 
 class TargetState:

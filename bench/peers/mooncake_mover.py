@@ -77,7 +77,7 @@ def main() -> None:
         code = engine.batch_transfer_sync_write(session, batch["from"], batch["to"],
                                                 batch["lengths"])
         if code:
-            raise SystemExit(f"mooncake: batch_transfer_sync_write returned {code}")
+            raise pages_py.MoveFailedError(f"batch_transfer_sync_write returned {code}")
 
     def one() -> None:
         if engine.transfer_sync_write(session, local, remote, 4096):

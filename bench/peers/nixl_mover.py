@@ -87,9 +87,9 @@ def main() -> None:
         while state == "PROC":
             state = agent.check_xfer_state(handle)
             if time.perf_counter() > limit:
-                raise SystemExit("nixl: a transfer took 120 s")
+                raise pages_py.MoveFailedError("a transfer took 120 s")
         if state != "DONE":
-            raise SystemExit(f"nixl: a transfer ended with {state}")
+            raise pages_py.MoveFailedError(f"a transfer ended with {state}")
 
     def set_page(page_bytes: int) -> None:
         pages = total // page_bytes
