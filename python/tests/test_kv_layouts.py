@@ -48,6 +48,7 @@ class Shape:
     pp: int = 1
     dcp: int = 1
     layers: int = 4
+    local: str = "auto"  # "off": over tcp, where small slices are staged
     prefill: dict[tuple[int, int], Peer] = field(default_factory=dict)
     decode: list[Peer] = field(default_factory=list)
 
@@ -64,7 +65,7 @@ class Shape:
         each = self.layers // self.pp
         for tp in range(self.prefill_tp):
             for pp in range(self.pp):
-                peer = self.prefill[tp, pp] = start_peer()
+                peer = self.prefill[tp, pp] = start_peer(local=self.local)
                 peer.run(
                     OPEN,
                     role="prefill",
@@ -74,7 +75,7 @@ class Shape:
                     model=self.model(list(range(pp * each, (pp + 1) * each))),
                 )
         for at in range(self.decode_tp):
-            peer = start_peer()
+            peer = start_peer(local=self.local)
             self.decode.append(peer)
             peer.run(
                 OPEN,
@@ -124,10 +125,14 @@ SHAPES = [
     Shape("heads replicate at decode", 1, 4, heads=2),
     Shape("heads replicate at prefill", 4, 1, heads=2),
     Shape("dcp 2, MLA", 1, 2, heads=1, halves=1, dcp=2),
+    Shape("2 to 4, tcp", 2, 4, local="off"),
+    Shape("4 to 2, tcp", 4, 2, local="off"),
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name.replace(" ", "_"))
+@pytest.mark.parametrize(
+    "shape", SHAPES, ids=lambda shape: shape.name.replace(",", "").replace(" ", "_")
+)
 def test_every_byte_lands_where_it_belongs(
     shape: Shape, start_peer: Callable[..., Peer]
 ) -> None:

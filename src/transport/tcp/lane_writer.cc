@@ -20,6 +20,12 @@ constexpr std::size_t kMinCallBytes = 1U << 20;  // aim of one system call
 // Source of zeros for frames that lost their memory. Never written; takes no memory until read.
 std::byte g_zeros[wire::kMaxPayloadBytes];
 
+// The last staged frame's buffer, for the next one of any lane of this loop.
+std::vector<std::byte>& spare_buffer() {
+  thread_local std::vector<std::byte> spare;
+  return spare;
+}
+
 wire::FrameType type_of(Opcode opcode) {
   return opcode == Opcode::kWrite ? wire::FrameType::kWrite : wire::FrameType::kRead;
 }
@@ -106,7 +112,7 @@ bool LaneWriter::build(Frame& frame) {
 }
 
 void LaneWriter::stage(Frame& frame) {
-  frame.staged = std::exchange(spare_, {});
+  frame.staged = std::exchange(spare_buffer(), {});
   if (frame.staged.size() < frame.plan.bytes) frame.staged.resize(frame.plan.bytes);
   copier_.gather(frame.payload, frame.staged.data());
   frame.payload.assign(1, {frame.staged.data(), frame.plan.bytes});
@@ -179,7 +185,7 @@ std::size_t LaneWriter::gather(std::size_t budget, std::size_t max_frames, Outco
 
 void LaneWriter::retire_front(Outcome& outcome) {
   Frame& frame = frames_.front();
-  if (!frame.staged.empty()) spare_ = std::move(frame.staged);
+  if (!frame.staged.empty()) spare_buffer() = std::move(frame.staged);
   if (!frame.chunk.is_set()) urgent_bytes_ -= frame.head.size();
   if (frame.reply) outcome.replies.push_back(frame.chunk);
   if (frame.chunk.is_set() && !frame.reply) outcome.sent.push_back(frame.chunk);

@@ -87,8 +87,7 @@ class LaneWriter {
   std::vector<std::byte> urgent_;
   std::size_t urgent_bytes_ = 0;  // in `urgent_` and in control frames of `frames_`
   std::vector<iovec> iov_;
-  std::size_t gathered_ = 0;      // frames in `iov_`
-  std::vector<std::byte> spare_;  // a buffer to stage in, kept from the last frame
+  std::size_t gathered_ = 0;  // frames in `iov_`
 };
 
 }  // namespace kvmend::transport::tcp
