@@ -139,13 +139,17 @@ def test_a_lease_that_ends_while_it_is_read_does_not_count(side: Callable[..., S
     assert d.ranks[0].failed == {5, 19, 0}
 
 
+@pytest.mark.parametrize("staged", [0, 4])
 def test_decode_that_comes_before_the_lease_has_begun_waits_for_it(
-    side: Callable[..., Side],
+    side: Callable[..., Side], staged: int
 ) -> None:
-    p, d = side(seed=1), side(seed=2)
+    """What it has read until then doesn't count: staged blocks weren't there yet."""
+    p, d = side(seed=1, staged_blocks=staged), side(seed=2)
     d.decode("d", PROMPT, p.prefill("p", PROMPT, [7, 3, 12]), [5, 19, 0])
-    for _ in range(50):
-        d.turn()
+    d.turn()
+    engine = d.ranks[0].worker._engine
+    wait_until(lambda: engine.stats().transfers_ok >= 3, "descriptor, blocks and the lease's word")
+    d.turn()
     assert not d.ranks[0].received
     until(lambda: d.everyone("received", "d"), p, d)
     assert same(d, [5, 19, 0], 1, [7, 3, 12]) and not d.ranks[0].failed

@@ -107,6 +107,9 @@ class KvmendConnector(KVConnectorBase_V1):
         caches, layers = caches_of(
             kv_caches, self._kv_cache_config.num_blocks, settings.staging, settings.staging_bytes
         )
+        config = self._kv_transfer_config
+        if caches.staging and config.is_kv_producer and config.is_kv_consumer:
+            raise ValueError("KvmendConnector: kv_both isn't supported with staged caches")
         backends = get_current_attn_backends(self._vllm_config)
         traits = {
             "vLLM's version": vllm_version,

@@ -15,8 +15,9 @@ from .descriptor import Descriptor
 from .geometry import Incompatible
 from .leases import WORD_BYTES, LeaseState, lease_state
 from .orders import LoadOrder
-from .peers import Peers
+from .peers import Peers, RankPlan
 from .scratch import Scratch
+from .tensor_parallel import Source
 
 __all__ = ["ENDED", "Load", "Staging", "Steps", "Surroundings"]
 
@@ -156,26 +157,37 @@ class Load:
         if around.staging:
             yield from self._stage(around.staging)
             here_blocks = self._staged
-        reads = []
-        for source, plan in zip(sources, plans, strict=True):
+        yield from self._rows_for(len(sources))
+        ranks = [(s.rank, d) for s, d in zip(sources, descriptors, strict=True)]
+        while True:
+            yield from self._read(list(zip(sources, plans, strict=True)), here_blocks, there_blocks)
+            if (yield from self._live(ranks)):
+                return
+            # A lease hadn't begun: staged blocks may not have been there yet. Again, once it has.
+            while not (yield from self._live(ranks)):
+                yield from self._sleep(AGAIN)
+
+    def _read(
+        self,
+        plans: list[tuple[Source, RankPlan]],
+        here_blocks: Sequence[int],
+        there_blocks: Sequence[int],
+    ) -> Steps:
+        """Returns once all the blocks have arrived."""
+        around, reads = self._around, []
+        self.bytes = 0
+        for source, plan in plans:
             local, remote, lengths = plan.slices(here_blocks, there_blocks)
-            rank = offer.ranks[source.rank]
+            rank = self.order.offer.ranks[source.rank]
             reads.append(
                 around.engine.submit(
-                    rank.session_id,
-                    "read",
-                    local,
-                    remote,
-                    lengths,
-                    deadline=self._left(),
-                    checksum=around.checksum,
-                    target_incarnation=rank.incarnation,
+                    rank.session_id, "read", local, remote, lengths, deadline=self._left(),
+                    checksum=around.checksum, target_incarnation=rank.incarnation,
                 )
-            )
+            )  # fmt: skip
             self._transfers.append(reads[-1])
             self.bytes += int(lengths.sum())
         yield from self._all(reads)
-        yield from self._confirm([(s.rank, d) for s, d in zip(sources, descriptors, strict=True)])
 
     def _stage(self, staging: Staging) -> Steps:
         count = len(self.order.blocks)
@@ -188,41 +200,33 @@ class Load:
 
         yield from self._wait(taken)
 
-    def _confirm(self, ranks: list[tuple[int, Descriptor]]) -> Steps:
-        """Returns once every rank's lease was seen running, after the last block had arrived."""
-        around, offer = self._around, self.order.offer
-
+    def _rows_for(self, count: int) -> Steps:
         def taken() -> bool:
-            self._rows = around.scratch.take(len(ranks)) or []
+            self._rows = self._around.scratch.take(count) or []
             return bool(self._rows)
 
         yield from self._wait(taken)
-        while True:
-            reads = []
-            for row, (number, descriptor) in zip(self._rows, ranks, strict=True):
-                rank = offer.ranks[number]
-                reads.append(
-                    around.engine.submit(
-                        rank.session_id,
-                        "read",
-                        around.scratch.address(row),
-                        descriptor.words + offer.slot * WORD_BYTES,
-                        WORD_BYTES,
-                        deadline=self._left(),
-                        urgent=True,
-                        target_incarnation=rank.incarnation,
-                    )
+
+    def _live(self, ranks: list[tuple[int, Descriptor]]) -> Generator[None, None, bool]:
+        """Whether every rank's lease runs now. Raises Refused if one is over."""
+        around, offer, reads = self._around, self.order.offer, []
+        for row, (number, descriptor) in zip(self._rows, ranks, strict=True):
+            rank = offer.ranks[number]
+            reads.append(
+                around.engine.submit(
+                    rank.session_id, "read", around.scratch.address(row),
+                    descriptor.words + offer.slot * WORD_BYTES, WORD_BYTES,
+                    deadline=self._left(), urgent=True, target_incarnation=rank.incarnation,
                 )
-                self._transfers.append(reads[-1])
-            yield from self._all(reads)
-            self._transfers = []
-            words = [[int(w) for w in around.scratch.words[row]] for row in self._rows]
-            states = [lease_state(word, other, offer.generation) for word, other in words]
-            if LeaseState.OVER in states:
-                raise Refused(f"prefill's lease is over ({offer.tokens} tokens)")
-            if all(state is LeaseState.LIVE for state in states):
-                return
-            yield from self._sleep(AGAIN)
+            )  # fmt: skip
+            self._transfers.append(reads[-1])
+        yield from self._all(reads)
+        self._transfers = []
+        words = [[int(w) for w in around.scratch.words[row]] for row in self._rows]
+        states = [lease_state(word, other, offer.generation) for word, other in words]
+        if LeaseState.OVER in states:
+            raise Refused(f"prefill's lease is over ({offer.tokens} tokens)")
+        return all(state is LeaseState.LIVE for state in states)
 
     def _all(self, transfers: list[Transfer]) -> Steps:
         yield from self._wait(lambda: all(transfer.done() for transfer in transfers))
