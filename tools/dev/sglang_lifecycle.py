@@ -91,7 +91,8 @@ def main() -> int:
         receiver.failure_exception()
         raise SystemExit("failure_exception returned")
     except ns.KVTransferError as error:
-        assert "99" in str(error), error
+        # The registry still names this process, which says so if it is asked first.
+        assert "99" in str(error) or "is a decode engine" in str(error), error
     assert decode.is_abort_release_safe(9, 1)
     decode.teardown()
     assert threading.active_count() <= threads, [t.name for t in threading.enumerate()]
