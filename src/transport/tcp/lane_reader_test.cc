@@ -46,7 +46,7 @@ class FakeStream final : public env::Stream {
   std::size_t most_entries = 0;
 };
 
-constexpr std::size_t kSlices = 64;
+constexpr std::size_t kSlices = 200;  // most of the payload lies beyond the read-ahead
 constexpr std::size_t kSliceBytes = 100;
 
 /// Places of 100 bytes, each with a gap behind it.
