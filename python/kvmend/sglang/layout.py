@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..kv import KVComponent, KVLayout, KVPool, KVRank
+from ..kv_layout import KVComponent, KVLayout, KVPool, KVRank
 
 __all__ = ["Layout", "layout_of"]
 
