@@ -124,11 +124,11 @@ void Chaos::process_fault(Trouble what) {
       return;
     case Trouble::kFewDescriptors:
       instance->process().set_descriptor_limit(instance->process().open_descriptors());
-      reach_.set_impaired(node, true);
+      reach_.set_starved(node, true);
       cluster_.after(time, [this, &node, life] {
         if (node.instance() != nullptr && node.instance()->number() == life)
           node.instance()->process().set_descriptor_limit(SIZE_MAX);
-        reach_.set_impaired(node, false);
+        reach_.set_starved(node, false);
       });
       return;
     default:

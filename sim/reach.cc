@@ -41,12 +41,18 @@ void Reach::clear_fault(Node& a, Node& b, Token token) {
 void Reach::clear_all() {
   links_.clear();
   impaired_.clear();
+  starved_.clear();
   cluster_.world().network().clear_all_faults();
   on_reach_changed();
 }
 
 void Reach::set_impaired(Node& node, bool on) {
   impaired_[node.index()] = on;
+  on_reach_changed();
+}
+
+void Reach::set_starved(Node& node, bool on) {
+  starved_[node.index()] = on;
   on_reach_changed();
 }
 
@@ -64,8 +70,7 @@ void Reach::on_reach_changed() {
       const env::sim::Fault* there = fault_of(key.first, key.second);
       const env::sim::Fault* back = fault_of(key.second, key.first);
       const bool run = a->active() != nullptr && b->active() != nullptr;
-      const auto impaired = impaired_.find(b->index());
-      const bool held = impaired != impaired_.end() && impaired->second;
+      const bool held = impaired_[b->index()] || starved_[b->index()] || starved_[a->index()];
       const bool clean = run && !held && there == nullptr && back == nullptr;
       const bool passes = !is_dead(there) && !is_dead(back);
       const bool possible = run && passes;

@@ -22,8 +22,10 @@ class Reach final : public Part {
   /// Ends that fault, unless another has replaced it.
   void clear_fault(Node& a, Node& b, Token token);
   void clear_all();
-  /// The listener of `node` is held, or works with few descriptors.
+  /// The listener of `node` is held: nobody can open a connection to it.
   void set_impaired(Node& node, bool on);
+  /// `node` is short of descriptors: neither can it be connected to, nor can it connect.
+  void set_starved(Node& node, bool on);
 
   /// Since when `b` has been perfectly reachable from `a` and back (in the world's time); kForever
   /// while it isn't.
@@ -56,6 +58,7 @@ class Reach final : public Part {
   std::map<Key, Link> links_;
   std::map<Key, Pair> pairs_;
   std::map<std::size_t, bool> impaired_;
+  std::map<std::size_t, bool> starved_;
   Token last_token_ = 0;
 };
 
