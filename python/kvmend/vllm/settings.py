@@ -30,7 +30,7 @@ class Settings:
     load_deadline_seconds: float = 10.0
     #: XXH3-64 over every frame.
     checksum: bool = False
-    #: "auto": through host memory if the cache isn't there; "always": also if it is (for tests).
+    #: "auto": caches must be in host memory; "always": go through a pool there (experimental).
     staging: str = "auto"
     #: Host memory of a worker for that.
     staging_bytes: int = 1 << 30

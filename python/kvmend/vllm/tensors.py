@@ -31,6 +31,11 @@ def caches_of(
     on_host = all(tensor.device.type == "cpu" for _, tensor in layers.values())
     if on_host and staging == "auto":
         return in_place(list(layers.values()), blocks)
+    if staging == "auto":
+        raise Incompatible(
+            "the KV cache isn't in host memory. Staging through host memory is experimental: "
+            'set "staging": "always" to use it, and compare its answers first'
+        )
     staged = TorchStaging(list(layers.values()), blocks, staging_bytes)
     return Caches(staged.memory, staged.blocks, staged), staged.geometry
 
