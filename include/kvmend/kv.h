@@ -55,6 +55,11 @@ struct KvOptions {
   std::chrono::nanoseconds announced_ttl = std::chrono::seconds{60};
   /// Checksums over every frame of pages.
   bool checksum = false;
+  /// How much of the kv pool's pages may wait for one blacklisted session, and for all of them
+  /// together (0 to 1): beyond that, rooms of such a session fail at once, so that a dead decode
+  /// can't starve the living ones. A prefill with one decode only may set both to 1.
+  double parked_share_per_session = 0.25;
+  double parked_share = 0.5;
 };
 
 namespace kv {

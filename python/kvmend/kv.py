@@ -59,11 +59,16 @@ class KVManager:
         room_deadline: float = 60.0,
         announced_ttl: float = 60.0,
         checksum: bool = False,
+        parked_share_per_session: float = 0.25,
+        parked_share: float = 0.5,
     ) -> None:
         """
         `room_deadline`: seconds until a room has ended, one way or the other.
         `announced_ttl`: seconds that prefill keeps a room which no sender has claimed.
         `checksum`: XXH3-64 over every frame of pages.
+        `parked_share_per_session`, `parked_share`: how much of the KV pool (0 to 1) may wait for
+        one blacklisted decode, and for all of them; beyond that a room fails at once
+        (SessionFailedError). With a single decode both may be 1.
 
         Raises InvalidArgumentError (the layout or an option; names the value), or what
         registering memory raises.
@@ -74,7 +79,8 @@ class KVManager:
         self.role = role
         self.layout = layout
         self._manager = _kvmend.Manager(
-            engine._engine, role == "decode", layout, room_deadline, announced_ttl, checksum
+            engine._engine, role == "decode", layout, room_deadline, announced_ttl, checksum,
+            parked_share_per_session, parked_share,
         )
 
     def __enter__(self) -> KVManager:

@@ -138,11 +138,14 @@ void bind_manager(nb::module_& module) {
       .def(
           "__init__",
           [](Manager* self, const EngineHolder& engine, bool decode, nb::handle layout,
-             double room_deadline, double announced_ttl, bool checksum) {
+             double room_deadline, double announced_ttl, bool checksum,
+             double parked_share_per_session, double parked_share) {
             KvLayout parsed = layout_from(layout);
             const KvOptions options{.room_deadline = to_duration(room_deadline),
                                     .announced_ttl = to_duration(announced_ttl),
-                                    .checksum = checksum};
+                                    .checksum = checksum,
+                                    .parked_share_per_session = parked_share_per_session,
+                                    .parked_share = parked_share};
             Engine& under = engine.get();
             auto manager = unlocked([&] {
               return unwrap(KvManager::create(under, decode ? KvRole::kDecode : KvRole::kPrefill,
@@ -151,7 +154,7 @@ void bind_manager(nb::module_& module) {
             new (self) Manager(std::move(manager));
           },
           "engine"_a, "decode"_a, "layout"_a, "room_deadline"_a, "announced_ttl"_a, "checksum"_a,
-          nb::keep_alive<1, 2>())
+          "parked_share_per_session"_a, "parked_share"_a, nb::keep_alive<1, 2>())
       .def("stats",
            [](const Manager& h) {
              KvManager& manager = h.get();

@@ -79,6 +79,10 @@ Status check_options(const KvOptions& options) {
     return {Code::kInvalidArgument, Origin::kCaller,
             fmt::format("announced_ttl {} ms (at least 1 ms)",
                         duration_cast<milliseconds>(options.announced_ttl).count())};
+  for (const double share : {options.parked_share_per_session, options.parked_share})
+    if (!(share >= 0 && share <= 1))
+      return {Code::kInvalidArgument, Origin::kCaller,
+              fmt::format("a parked share of {} (0 to 1)", share)};
   return {};
 }
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "base/config.h"
-
 namespace kvmend::kv {
 
 void ParkLimits::release(const std::string& session, std::uint64_t pages) {
@@ -22,20 +20,21 @@ std::uint64_t ParkLimits::held(const std::string& session) const {
 
 Status ParkLimits::may_park(const std::string& session, std::uint64_t pages,
                             const std::function<bool(const std::string&)>& blacklisted) const {
-  const auto share = [&](std::uint64_t percent) { return pool_pages_ * percent / 100; };
-  const auto refuse = [&](std::uint64_t waiting, const std::string& whom, std::uint64_t percent) {
-    return Status(Code::kSessionFailed, Origin::kLocal,
-                  fmt::format("{} of {} pages wait for {} already, and {} more would be over {} %",
-                              waiting, pool_pages_, whom, pages, percent));
+  const auto exceeds = [&](std::uint64_t held_pages, double share) {
+    return static_cast<double>(held_pages) > static_cast<double>(pool_pages_) * share;
+  };
+  const auto refuse = [&](std::uint64_t waiting, const std::string& whom, double share) {
+    return Status(
+        Code::kSessionFailed, Origin::kLocal,
+        fmt::format("{} of {} pages wait for {} already, and {} more would be over {:.0f} %",
+                    waiting, pool_pages_, whom, pages, share * 100));
   };
   const std::uint64_t here = held(session);
-  if (here + pages > share(config::kParkedPercentPerSession))
-    return refuse(here, session, config::kParkedPercentPerSession);
+  if (exceeds(here + pages, per_session_)) return refuse(here, session, per_session_);
   std::uint64_t all = 0;
   for (const auto& [one, waiting] : held_)
     if (one == session || blacklisted(one)) all += waiting;
-  if (all + pages > share(config::kParkedPercentInAll))
-    return refuse(all, "blacklisted sessions", config::kParkedPercentInAll);
+  if (exceeds(all + pages, in_all_)) return refuse(all, "blacklisted sessions", in_all_);
   return {};
 }
 

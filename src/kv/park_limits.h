@@ -1,6 +1,6 @@
-// How many source pages wait for blacklisted sessions: at most a quarter of the pool for one of
-// them and half of it for all (the design's shares), so that a dead decode can't starve the living
-// ones. Pure bookkeeping; loop thread.
+// How many source pages wait for blacklisted sessions: at most the manager's shares of the pool for
+// one of them and for all, so that a dead decode can't starve the living ones. Pure bookkeeping;
+// loop thread.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "kvmend/kv.h"
 #include "kvmend/status.h"
 
 namespace kvmend::kv {
@@ -16,7 +17,10 @@ namespace kvmend::kv {
 class ParkLimits {
  public:
   /// `pool_pages`: of the kv component.
-  explicit ParkLimits(std::uint64_t pool_pages) : pool_pages_(pool_pages) {}
+  ParkLimits(std::uint64_t pool_pages, const KvOptions& options)
+      : pool_pages_(pool_pages),
+        per_session_(options.parked_share_per_session),
+        in_all_(options.parked_share) {}
 
   /// A write holds `pages` of the source until it is over.
   void hold(const std::string& session, std::uint64_t pages) { held_[session] += pages; }
@@ -30,6 +34,8 @@ class ParkLimits {
 
  private:
   const std::uint64_t pool_pages_;
+  const double per_session_;
+  const double in_all_;
   std::map<std::string, std::uint64_t> held_;  // sessions with a write only
 };
 

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 TEST(ParkLimits, AQuarterForOneAndHalfForAll) {
-  ParkLimits limits(100);
+  ParkLimits limits(100, KvOptions{});
   const auto failed = [](const std::string& session) { return session != "healthy"; };
   EXPECT_TRUE(limits.may_park("a", 25, failed).is_ok());
   EXPECT_FALSE(limits.may_park("a", 26, failed).is_ok());
@@ -32,7 +32,7 @@ TEST(ParkLimits, AQuarterForOneAndHalfForAll) {
 
 class Park : public Cluster {
  protected:
-  static constexpr std::uint32_t kShare = Pools::kPages * config::kParkedPercentPerSession / 100;
+  static constexpr std::uint32_t kShare = Pools::kPages / 4;
 
   std::unique_ptr<KvReceiver> receive(RoomId room, std::uint32_t page) {
     auto receiver = std::make_unique<KvReceiver>(*decode->manager, kPrefillAt, room);

@@ -44,7 +44,7 @@ PrefillRole::PrefillRole(const Surroundings& around)
       peers_(around.layout, around.counters),
       announced_(around.counters),
       notices_(around),
-      park_limits_(around.layout.components[kv_component(around.layout)].items),
+      park_limits_(around.layout.components[kv_component(around.layout)].items, around.options),
       expiry_timer_(around.port.loop()) {}
 
 // ------------------------------------------------------------------------------- from senders

@@ -71,7 +71,13 @@ def run_rank(config: dict[str, Any], channel: Channel) -> None:
         channel.emit("listening", session_id=engine.session_id, incarnation=engine.incarnation)
         manager = stack.enter_context(
             KVManager(
-                engine, config["role"], layout_of(workload), room_deadline=ROOM_DEADLINE
+                engine,
+                config["role"],
+                layout_of(workload),
+                room_deadline=ROOM_DEADLINE,
+                # One decode: all of the pool may wait for it.
+                parked_share_per_session=1.0,
+                parked_share=1.0,
             )
         )
         watch = SessionWatch(engine, channel)

@@ -14,7 +14,7 @@ from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.runtime_context import get_device, get_disagg, get_parallel
 from sglang.srt.utils.network import get_local_ip_auto
 
-from .. import kv
+from .. import kv, kv_layout
 from ..errors import UnavailableError
 from ..mooncake import names
 from .engine import SessionWatch, recoveries_counter, shared_engine
@@ -107,7 +107,7 @@ class KvmendKVManager(CommonKVManager):
             dcp_size=1,
         )
         # Of several context-parallel ranks only the first sends, and it has every page.
-        rank = kv.KVRank(
+        rank = kv_layout.KVRank(
             tp_rank=self.attn_tp_rank,
             tp_size=self.attn_tp_size,
             pp_rank=self.pp_rank,
