@@ -62,6 +62,7 @@ def states_since(stream: Stream, count: int) -> list[str]:
 def test_r1_a_reset_connection_costs_no_request(stream: Stream) -> None:
     changes, epoch = len(stream.session.history), stream.session.epoch
     transfers = [stream.submit() for _ in range(64)]
+    wait_until(lambda: stream.session.outstanding_bytes > 0, "bytes on their way")
     assert reset_connections(stream.peer.port) > 0
     for transfer in transfers:
         assert transfer.wait(30)
