@@ -2,7 +2,9 @@
 // take it. So a Python caller that holds the lock for long delays nobody but itself.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,10 +13,31 @@
 
 namespace kvmend::python {
 
+/// Gives the interpreter lock up while it lives. Where the interpreter ends meanwhile, taking the
+/// lock back ends the thread (a daemon one) by a forced unwind, which can't pass through C++ code
+/// that mustn't throw: such a thread stands still until the process has gone, as from Python 3.13
+/// on.
+class WithoutLock {
+ public:
+  WithoutLock() : thread_(PyEval_SaveThread()) {}
+  WithoutLock(const WithoutLock&) = delete;
+  WithoutLock& operator=(const WithoutLock&) = delete;
+  ~WithoutLock() {
+    try {
+      PyEval_RestoreThread(thread_);
+    } catch (abi::__forced_unwind&) {
+      while (true) ::pause();
+    }
+  }
+
+ private:
+  PyThreadState* thread_;
+};
+
 /// Runs `work` without the interpreter lock. `work` must not touch Python objects.
 template <class Work>
 auto unlocked(Work&& work) {
-  const nanobind::gil_scoped_release release;
+  const WithoutLock without_lock;
   return work();
 }
 

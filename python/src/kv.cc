@@ -171,7 +171,7 @@ void bind_sender(nb::module_& module) {
                      "Holds chunks back until their source pages are filled: pass it to "
                      "KVSender.send as `ready`. One gate may hold several chunks.")
       .def(nb::init<>())
-      .def("open", &KvGate::open, nb::call_guard<nb::gil_scoped_release>(),
+      .def("open", &KvGate::open, nb::call_guard<WithoutLock>(),
            "Lets the chunks go. From any thread; calling it again changes nothing.")
       .def_prop_ro("is_open", &KvGate::is_open);
   nb::class_<Sender> cls(module, "Sender", "kvmend.KVSender's inside; no public API.");

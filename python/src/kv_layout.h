@@ -7,8 +7,8 @@
 
 namespace kvmend::python {
 
-/// Buffers come as (address, item_len, shape, optional). Throws nb::cast_error for wrong types; the values are
-/// checked by KvManager::create.
+/// Buffers come as (address, item_len, shape, optional). Throws nb::cast_error for wrong types; the
+/// values are checked by KvManager::create.
 KvLayout layout_from(nanobind::handle layout);
 
 void bind_kv_ranks(nanobind::module_& module);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -360,3 +362,26 @@ def test_memory_of_every_kind_can_be_registered(engine: TransferEngine) -> None:
         engine.register_memory(np.zeros((8, 8))[:, :4])
     with pytest.raises(kvmend.InvalidArgumentError, match="holds no memory"):
         engine.register_memory("text")
+
+
+POLL_AT_EXIT = """
+import threading, time
+from kvmend import TransferEngine
+engine = TransferEngine()
+def poll():
+    while True:
+        engine.stats()
+for _ in range(4):
+    threading.Thread(target=poll, daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+def test_a_daemon_thread_inside_a_call_doesnt_spoil_the_exit() -> None:
+    """Taking the interpreter lock back at the end once aborted the process."""
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", POLL_AT_EXIT], capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr

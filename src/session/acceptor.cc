@@ -14,6 +14,13 @@ namespace kvmend::session {
 using transport::Lane;
 using transport::Serving;
 
+namespace {
+
+constexpr std::size_t kMaxTableBacklog = 64U << 10U;
+constexpr auto kTablePoll = std::chrono::milliseconds(20);
+
+}  // namespace
+
 Acceptor::Acceptor(env::EventLoop& loop, env::Random& random, const Self& self,
                    const memory::RegionTable& regions, AcceptorEvents& events)
     : loop_(loop),
@@ -21,7 +28,8 @@ Acceptor::Acceptor(env::EventLoop& loop, env::Random& random, const Self& self,
       self_(self),
       regions_(regions),
       events_(events),
-      sweep_timer_(loop) {}
+      sweep_timer_(loop),
+      table_timer_(loop) {}
 
 Acceptor::~Acceptor() {
   close_all();
@@ -288,10 +296,10 @@ void Acceptor::on_control(Lane& lane, std::uint64_t seq, Bytes body) {
     peer.proven = true;
     lane.send_control_ack(seq);
   }
-  handle(lane, peer, *control);
+  handle(peer, *control);
 }
 
-void Acceptor::handle(Lane& lane, Peer& peer, const wire::Control& control) {
+void Acceptor::handle(Peer& peer, const wire::Control& control) {
   if (const auto* upper = std::get_if<wire::Upper>(&control)) {
     events_.on_upper(peer.session_id, peer.incarnation, upper->kind,
                      std::as_bytes(std::span(upper->body)));
@@ -300,7 +308,8 @@ void Acceptor::handle(Lane& lane, Peer& peer, const wire::Control& control) {
   } else if (const auto* goodbye = std::get_if<wire::Goodbye>(&control)) {
     events_.on_peer_goodbye(peer.session_id, peer.incarnation, goodbye->reason);
   } else if (std::holds_alternative<wire::RegionTableRequest>(control)) {
-    send_regions(lane);
+    peer.table_due = true;
+    serve_tables();
   }
 }
 
@@ -326,17 +335,30 @@ void Acceptor::send_regions(Lane& lane) {
 }
 
 void Acceptor::announce_regions() {
-  if (announcing_) return;
-  announcing_ = true;
-  // Many registrations in one turn make one announcement.
+  peers_.for_each([](Peer& peer) { peer.table_due = true; });
+  serve_tables();
+}
+
+// Many registrations or questions in one turn make one table. A peer that doesn't take what it got
+// waits for the next: what it doesn't read must not pile up here.
+void Acceptor::serve_tables() {
+  if (serving_tables_) return;
+  serving_tables_ = true;
   loop_.post([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
-    announcing_ = false;
+    serving_tables_ = false;
+    bool later = false;
     peers_.for_each([&](Peer& peer) {
-      if (peer.control == nullptr) return;
+      if (!peer.table_due || peer.control == nullptr) return;
+      if (peer.control->control_backlog() > kMaxTableBacklog) {
+        later = true;
+        return;
+      }
+      peer.table_due = false;
       send_regions(*peer.control);
       peer.control->flush();
     });
+    if (later) table_timer_.arm(loop_.now() + kTablePoll, [this] { serve_tables(); });
   });
 }
 

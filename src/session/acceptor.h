@@ -72,10 +72,11 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   void join_epoch(transport::Lane& lane, const wire::Hello& hello, wire::HelloAck ack);
   void accept_probe(transport::Lane& lane, const wire::Hello& hello, wire::HelloAck ack);
   void reject(transport::Lane& lane, Code code, std::string message, std::uint64_t epoch_seen = 0);
-  void handle(transport::Lane& lane, Peer& peer, const wire::Control& control);
+  void handle(Peer& peer, const wire::Control& control);
   void drop_epoch(Peer& peer);
   void drop(transport::Lane& lane);
   void send_regions(transport::Lane& lane);
+  void serve_tables();
   void shed_pending();
   bool shed_oldest_pending();
   void sweep();
@@ -92,8 +93,9 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   std::deque<const transport::Lane*> pending_;  // no hello yet, oldest first
   std::size_t probe_lanes_ = 0;
   env::ScopedTimer sweep_timer_;
+  env::ScopedTimer table_timer_;
   bool accepting_ = true;
-  bool announcing_ = false;
+  bool serving_tables_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -28,6 +28,7 @@ struct InboundPeer {
   Time last_seen{};
   std::uint64_t progress = 0;  ///< sum over the lanes at the last sweep
   bool proven = false;         ///< a data lane has joined, or a message was handed on
+  bool table_due = false;      ///< it is to get our region table
 
   [[nodiscard]] bool open() const { return control != nullptr || !data.empty(); }
 
