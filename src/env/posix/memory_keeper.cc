@@ -25,6 +25,18 @@ namespace {
 constexpr std::size_t kStackBytes = 16'384;
 constexpr int kLowestFd = 16;  // out of the way of the numbers that the keeper uses
 
+// The thread sanitizer's runtime doesn't survive a process that shares our memory.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KVM_THREAD_SANITIZER 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(KVM_THREAD_SANITIZER)
+constexpr bool kPossible = false;
+#else
+constexpr bool kPossible = true;
+#endif
+
 /// On the keeper's own stack, written before it starts.
 struct Orders {
   int process;  // pidfd of the owner
@@ -97,6 +109,7 @@ pid_t g_owner KVM_GUARDED_BY(g_mutex) = -1;
 }  // namespace
 
 std::shared_ptr<MemoryKeeper> MemoryKeeper::of_this_process() {
+  if (!kPossible) return nullptr;
   const MutexLock lock(g_mutex);
   if (g_owner == ::getpid())
     if (auto running = g_keeper.lock()) return running;
