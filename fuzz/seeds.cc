@@ -114,7 +114,7 @@ void add_control(const Corpus& corpus) {
 
 void add_kv(const Corpus& corpus) {
   const RoomId room{77};
-  const KvComponent component{.regions = {{1, 2}, {3, 4}},
+  const wire::KvComponent component{.regions = {{1, 2}, {3, 4}},
                               .item_len = {4096},
                               .items = 1000,
                               .layer_ids = {0, 1},
@@ -150,7 +150,7 @@ void add_kv(const Corpus& corpus) {
 void add_plans(const Corpus& corpus) {
   const auto layout = [](std::uint32_t heads, std::uint32_t tp_rank, std::uint32_t tp_size) {
     const std::uint32_t channels = 16 / tp_size;
-    return KvLayout{
+    return wire::KvLayout{
         .page_tokens = 4,
         .kv_heads = heads,
         .head_dim = 8,
@@ -172,14 +172,14 @@ void add_plans(const Corpus& corpus) {
         .total_kv_heads = 4,
         .version = kKvLayoutVersion};
   };
-  const auto add = [&](const char* name, char ours, const KvLayout& there) {
+  const auto add = [&](const char* name, char ours, const wire::KvLayout& there) {
     corpus.add("kv_plan", name, fuzz::bytes(ours + encode_kv(KvRegister{3, there})));
   };
   add("equal", 0, layout(4, 0, 1));
   add("tp1_to_2", 0, layout(2, 1, 2));
   add("tp4_to_2", 0x22, layout(2, 1, 2));
   add("hnd_to_nhd", 4, layout(4, 0, 1));
-  KvLayout dealt = layout(4, 0, 1);
+  wire::KvLayout dealt = layout(4, 0, 1);
   dealt.rank.dcp_rank = 1;
   dealt.rank.dcp_size = 3;
   add("dcp3", 0, dealt);
