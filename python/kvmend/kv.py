@@ -75,6 +75,12 @@ class KVManager:
         """
         if role not in ("prefill", "decode"):
             raise InvalidArgumentError(f"role is {role!r}, but must be 'prefill' or 'decode'")
+        for number, component in enumerate(layout.components):
+            if role == "decode" and component.read_only:
+                raise InvalidArgumentError(
+                    f"component {number}: buffer {component.read_only[0]} is read-only, "
+                    "but prefill writes into decode's buffers"
+                )
         self.engine = engine
         self.role = role
         self.layout = layout

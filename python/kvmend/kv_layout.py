@@ -104,6 +104,8 @@ class KVComponent:
     optional: Sequence[int] = ()
     #: (address, item_len, shape, optional) of each buffer, filled in from the above
     buffer_list: list[tuple[int, int, int, bool]] = field(init=False, repr=False)
+    #: numbers of the buffers that can't be written: for prefill only
+    read_only: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         lengths = self.item_len
@@ -127,6 +129,7 @@ class KVComponent:
                 f"{self.items} items don't fit: the smallest buffer holds {fit}"
             )
         self.items = self.items or fit
+        self.read_only = [i for i, f in enumerate(found) if f[3]]
         self.layer_ids = list(self.layer_ids)
         self.buffer_list = [
             (f[0], length, shape, i in self.optional)

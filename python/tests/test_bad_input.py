@@ -288,6 +288,19 @@ def test_a_server_of_a_version_to_come_is_named(setup: Setup) -> None:
     assert setup.table() == before
 
 
+def test_decode_refuses_buffers_that_cant_be_written(engine: TransferEngine) -> None:
+    def layout(buffer: object) -> kvmend.KVLayout:
+        component = kvmend.KVComponent([buffer], 64, pool=kvmend.KVPool.KV)
+        return kvmend.KVLayout([component], page_tokens=1, kv_heads=1, head_dim=16)
+
+    frozen = np.zeros(1024, np.uint8)
+    frozen.flags.writeable = False
+    for buffer in (bytes(1024), frozen):
+        with pytest.raises(kvmend.InvalidArgumentError, match="component 0: buffer 0 is read-only"):
+            kvmend.KVManager(engine, "decode", layout(buffer))
+        kvmend.KVManager(engine, "prefill", layout(buffer)).teardown()
+
+
 # ---------------------------------------------------------------------------------------- rooms
 
 
