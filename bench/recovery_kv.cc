@@ -232,7 +232,9 @@ int run_decode(const RecoverySettings& s) {
 
 int run_prefill(const RecoverySettings& s) {
   Place* board = map_board(s, s.engines);
-  CanaryPool pool(0, std::size_t{s.room_pages} * s.page_bytes);
+  // Every room reads the same pages, but as many are there as the rooms of a fleet would have: a
+  // share of the pool may wait for a dead decode.
+  CanaryPool pool(0, std::size_t{s.room_pages} * s.page_bytes * 8 * s.engines);
   const std::unique_ptr<Engine> engine = start_engine(s, 0);
   KvOptions options;
   options.room_deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(s.deadline_s * 1e9));
