@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "engine/prepared_layouts.h"
 #include "engine/transfer_handle.h"
+#include "env/run_on_loop.h"
 #include "wire/control.h"
 
 namespace kvmend::engine {
@@ -46,23 +47,6 @@ class Answer {
  private:
   std::promise<T> promise_;
   bool filled_ = false;
-};
-
-/// Ends a transfer whose submission the loop never ran.
-class UnrunGuard {
- public:
-  explicit UnrunGuard(std::shared_ptr<session::TransferState> state) : state_(std::move(state)) {}
-  UnrunGuard(UnrunGuard&&) noexcept = default;
-  UnrunGuard& operator=(UnrunGuard&&) = delete;
-  UnrunGuard(const UnrunGuard&) = delete;
-  UnrunGuard& operator=(const UnrunGuard&) = delete;
-  ~UnrunGuard() {
-    if (state_) std::exchange(state_->on_done, nullptr)(down_status());
-  }
-  void dismiss() { state_.reset(); }
-
- private:
-  std::shared_ptr<session::TransferState> state_;
 };
 
 Status check_options(const TransferOptions& options) {
@@ -112,26 +96,8 @@ EngineFacade::~EngineFacade() {
   stop_();  // another thread may have shut it down: the core is taken apart in this one
 }
 
-bool EngineFacade::run_on_loop(std::move_only_function<void()> work) const {
-  if (down_.load()) return false;
-  if (core_->loop().in_loop_thread()) {
-    work();
-    return true;
-  }
-  auto done = std::make_shared<std::promise<void>>();
-  std::future<void> future = done->get_future();
-  // The loop destroys tasks that it doesn't run any more: the broken promise ends the wait.
-  core_->loop().post([done, work = std::move(work)]() mutable {
-    work();
-    done->set_value();
-  });
-  done.reset();
-  try {
-    future.get();
-  } catch (const std::future_error&) {
-    return false;
-  }
-  return true;
+bool EngineFacade::run_on_loop(env::Task work) const {
+  return !down_.load() && env::run_and_wait(core_->loop(), std::move(work));
 }
 
 Result<Address> EngineFacade::parse_peer(std::string_view session_id) const {
@@ -260,10 +226,12 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
   };
   auto handle = std::make_shared<LoopTransfer>(core_ref_, state, result, world_, core_->loop());
   env::Task begin = [core = std::weak_ptr(core_ref_), state, removals,
-                     guard = UnrunGuard(state)]() mutable {
+                     unrun = env::IfUnrun([state] {
+                       std::exchange(state->on_done, nullptr)(down_status());
+                     })]() mutable {
     const auto alive = core.lock();
     if (!alive) return;
-    guard.dismiss();
+    unrun.dismiss();
     const memory::RegionTable& regions = (*alive)->regions();
     if (regions.removals() != removals && !all_registered(regions, *state)) {
       std::exchange(state->on_done,

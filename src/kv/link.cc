@@ -6,66 +6,13 @@
 
 #include "base/config.h"
 #include "base/try.h"
+#include "env/run_on_loop.h"
 
 namespace kvmend::kv {
 namespace {
 
 Status gone() {
   return {Code::kShuttingDown, Origin::kLocal, "the KV manager has been torn down"};
-}
-
-/// Lets one thread wait for another's work, also when the work is dropped unrun.
-class Gate {
- public:
-  void open() KVM_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void wait() KVM_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    changed_.wait(mutex_, [this]() KVM_NO_THREAD_SAFETY_ANALYSIS { return open_; });
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool open_ KVM_GUARDED_BY(mutex_) = false;
-};
-
-/// Ends a room whose work the loop, stopped meanwhile, destroys unrun.
-class UnrunGuard {
- public:
-  explicit UnrunGuard(std::shared_ptr<RoomHandle> room) : room_(std::move(room)) {}
-  UnrunGuard(UnrunGuard&&) noexcept = default;
-  UnrunGuard& operator=(UnrunGuard&&) = delete;
-  UnrunGuard(const UnrunGuard&) = delete;
-  UnrunGuard& operator=(const UnrunGuard&) = delete;
-  ~UnrunGuard() {
-    if (room_) room_->fail(gone(), Time{});
-  }
-  std::shared_ptr<RoomHandle> take() { return std::exchange(room_, nullptr); }
-
- private:
-  std::shared_ptr<RoomHandle> room_;
-};
-
-/// Runs `work` on the loop and waits for it. False when the loop has stopped: then it wasn't run.
-bool run_on(env::EventLoop& loop, env::Task work) {
-  if (loop.in_loop_thread()) {
-    work();
-    return true;
-  }
-  const auto gate = std::make_shared<Gate>();
-  const auto ran = std::make_shared<std::atomic<bool>>(false);
-  // Opens when the task is destroyed: after it ran, or instead.
-  std::shared_ptr<void> opener(nullptr, [gate](void*) { gate->open(); });
-  loop.post([work = std::move(work), ran, opener = std::move(opener)]() mutable {
-    work();
-    ran->store(true);
-  });
-  gate->wait();
-  return ran->load();
 }
 
 Status check_options(const KvOptions& options) {
@@ -95,7 +42,7 @@ Result<std::shared_ptr<Link>> Link::open(std::unique_ptr<EnginePort> port, KvRol
   env::EventLoop& loop = port->loop();
   const std::shared_ptr<Link> link(new Link(role, std::move(layout), options));
   Status failed = gone();
-  run_on(loop, [&] {
+  env::run_and_wait(loop, [&] {
     auto core = Core::open(std::move(port), role, link->layout_, link->options_, link->counters_);
     if (core) {
       link->core_ = std::move(*core);
@@ -122,20 +69,21 @@ void Link::close() {
     core_.reset();
   };
   // A loop that has stopped runs nothing concurrently: then this thread may do it.
-  if (!run_on(*loop, work)) work();
+  if (!env::run_and_wait(*loop, work)) work();
 }
 
 void Link::post(std::shared_ptr<RoomHandle> handle, std::move_only_function<void(Core&)> work) {
   {
     const MutexLock lock(mutex_);
     if (loop_ != nullptr) {
-      loop_->post([self = shared_from_this(), guard = UnrunGuard(std::move(handle)),
+      loop_->post([self = shared_from_this(), handle,
+                   unrun = env::IfUnrun([handle] { handle->fail(gone(), Time{}); }),
                    work = std::move(work)]() mutable {
-        const std::shared_ptr<RoomHandle> room = guard.take();
+        unrun.dismiss();
         if (!self->core_) {
-          room->fail(gone(), Time{});
+          handle->fail(gone(), Time{});
         } else if (const Status& closed = self->core_->closed(); !closed.is_ok()) {
-          room->fail(closed, Time{});
+          handle->fail(closed, Time{});
         } else {
           work(*self->core_);
         }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/config.h"
 #include "base/log.h"
@@ -335,7 +336,7 @@ void Acceptor::send_regions(Lane& lane) {
 }
 
 void Acceptor::announce_regions() {
-  peers_.for_each([](Peer& peer) { peer.table_due = true; });
+  table_changed_ = true;
   serve_tables();
 }
 
@@ -347,8 +348,10 @@ void Acceptor::serve_tables() {
   loop_.post([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     serving_tables_ = false;
+    const bool changed = std::exchange(table_changed_, false);
     bool later = false;
     peers_.for_each([&](Peer& peer) {
+      peer.table_due |= changed;
       if (!peer.table_due || peer.control == nullptr) return;
       if (peer.control->control_backlog() > kMaxTableBacklog) {
         later = true;

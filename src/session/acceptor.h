@@ -96,6 +96,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   env::ScopedTimer table_timer_;
   bool accepting_ = true;
   bool serving_tables_ = false;
+  bool table_changed_ = false;  // everybody is to get it
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -198,12 +198,6 @@ std::uint64_t EpochLanes::control_received() const {
   return control_ ? control_->received() : 0;
 }
 
-std::uint64_t EpochLanes::outstanding_bytes() const {
-  std::uint64_t sum = 0;
-  for (const DataLane& data : data_) sum += data.lane->outstanding_bytes();
-  return sum;
-}
-
 std::string_view EpochLanes::transport_name() const {
   return data_.empty() ? std::string_view("none") : data_.front().lane->transport_name();
 }

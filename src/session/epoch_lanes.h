@@ -64,7 +64,6 @@ class EpochLanes final : private transport::LaneObserver {
   /// Bytes that came on the control lane. What our own pings make the peer's host say is no sign of
   /// life.
   [[nodiscard]] std::uint64_t control_received() const;
-  [[nodiscard]] std::uint64_t outstanding_bytes() const;
   [[nodiscard]] std::string_view transport_name() const;
 
  private:

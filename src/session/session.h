@@ -169,7 +169,6 @@ class Session final : private EpochEvents {
 
   void schedule_pump();
   void pump();
-  bool send_some(const TransferPtr& transfer);
   bool ready_to_send(const TransferPtr& transfer);
   bool translate(const TransferPtr& transfer);
   void enqueue(const TransferPtr& transfer, bool front);

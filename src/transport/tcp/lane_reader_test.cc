@@ -7,14 +7,14 @@
 #include <cstring>
 #include <vector>
 
-#include "env/sim/core.h"
+#include "transport/tcp/fake_stream.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::tcp {
 namespace {
 
 /// Hands out what was sent, in pieces of random size.
-class FakeStream final : public env::Stream {
+class SendingStream final : public FakeStream {
  public:
   env::IoResult readv(std::span<const iovec> into) override {
     most_entries = std::max(most_entries, into.size());
@@ -31,16 +31,7 @@ class FakeStream final : public env::Stream {
     }
     return {.kind = env::IoResult::Kind::kOk, .bytes = moved};
   }
-  env::IoResult writev(std::span<const iovec>) override { return {}; }
-  void want_read(bool) override {}
-  void want_write(bool) override {}
-  void set_handler(env::StreamHandler*) override {}
-  [[nodiscard]] std::size_t unacknowledged_bytes() const override { return 0; }
-  void reset_on_close() override {}
-  [[nodiscard]] const Address& peer() const override { return address; }
 
-  env::sim::SimRandom random{1};
-  Address address{"10.0.0.2", 7000};
   std::vector<std::byte> sent;
   std::size_t taken = 0;
   std::size_t most_entries = 0;
@@ -99,7 +90,7 @@ class LaneReaderTest : public testing::TestWithParam<bool> {
     EXPECT_EQ(sink_.pool, expected);
   }
 
-  FakeStream stream_;
+  SendingStream stream_;
   Sink sink_;
   LaneReader reader_{sink_, 1U << 20};
   std::vector<std::byte> payload_;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "env/sim/core.h"
 #include "memory/grant_table.h"
+#include "transport/tcp/fake_stream.h"
 #include "transport/tcp/lane_reader.h"
 #include "wire/frame.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 /// Takes bytes as a kernel does: any part of what it is given, and nothing at all when one of the
 /// places that would go into the same packet can't be read.
-class FakeStream final : public env::Stream {
+class TakingStream final : public FakeStream {
  public:
   env::IoResult readv(std::span<const iovec>) override {
     if (error != 0) return {.kind = env::IoResult::Kind::kError, .sys_errno = error};
@@ -43,15 +43,7 @@ class FakeStream final : public env::Stream {
     }
     return {.kind = env::IoResult::Kind::kOk, .bytes = moved};
   }
-  void want_read(bool) override {}
-  void want_write(bool) override {}
-  void set_handler(env::StreamHandler*) override {}
-  [[nodiscard]] std::size_t unacknowledged_bytes() const override { return 0; }
-  void reset_on_close() override {}
-  [[nodiscard]] const Address& peer() const override { return address; }
 
-  env::sim::SimRandom random{1};
-  Address address{"10.0.0.2", 7000};
   std::size_t room = SIZE_MAX;
   int error = 0;
   const std::byte* bad_begin = nullptr;
@@ -116,7 +108,7 @@ class LaneWriterTest : public testing::Test {
 
   std::vector<std::byte> pool_{std::vector<std::byte>(1U << 20)};
   std::vector<Piece> pieces_;
-  FakeStream stream_;
+  TakingStream stream_;
   LaneWriter writer_;
 };
 
