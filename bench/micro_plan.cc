@@ -39,7 +39,7 @@ KvLayout layout(std::uint32_t buffers_per_layer, std::uint32_t tp_rank, std::uin
                .rank = {.tp_rank = tp_rank, .tp_size = tp_size}};
   KvComponent& kv = out.components.emplace_back();
   kv.items = kPoolPages;
-  const std::uint64_t item = page_tokens * (kHeads / tp_size) * kHeadBytes;
+  const std::uint64_t item = std::uint64_t{page_tokens} * (kHeads / tp_size) * kHeadBytes;
   for (std::uint32_t i = 0; i < kLayers * buffers_per_layer; ++i)
     kv.buffers.push_back({reinterpret_cast<void*>((i + 1ULL) << 34), item});
   return out;

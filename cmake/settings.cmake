@@ -30,6 +30,10 @@ endif()
 if(KVMEND_TIDY)
   find_program(KVMEND_CLANG_TIDY NAMES clang-tidy-19 clang-tidy REQUIRED)
   set(CMAKE_CXX_CLANG_TIDY ${KVMEND_CLANG_TIDY} --quiet)
+  if(KVMEND_TIDY_DEEP)
+    list(APPEND CMAKE_CXX_CLANG_TIDY
+         --checks=clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-deadcode.*)
+  endif()
 endif()
 
 # Paths in logs and debug information begin at the repository: src/base/status.cc. (ccache hands the

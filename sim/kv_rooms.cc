@@ -66,7 +66,7 @@ struct KvRooms::Room {
 
 KvRooms::KvRooms(Cluster& cluster, KvRoomsOptions options)
     : cluster_(cluster),
-      options_(std::move(options)),
+      options_(options),
       dice_(mix(cluster.seed(), 0x40075)),
       arrivals_(cluster, dice_, options_.gap, options_.until) {
   cluster.add_part(*this);

@@ -100,7 +100,8 @@ void Monitor::check_bounds(Instance& instance) {
   // Per peer: one epoch each way, dying ones, and overlapping probes each way.
   const std::size_t peers = cluster_.nodes().size() + 1;
   const auto lanes = static_cast<std::size_t>(cluster_.options().engine.tcp.data_lanes) + 1;
-  const std::size_t limit = 16 + peers * (4 * lanes + 4 * health_.max_overlapping_probes + 8);
+  const std::size_t limit =
+      16 + peers * (4 * lanes + 4 * std::size_t{health_.max_overlapping_probes} + 8);
   const std::size_t open = instance.process().open_descriptors();
   if (open > limit)
     cluster_.verdict().report(5, fmt::format("{}: {} descriptors are open, at most {} expected",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kvmend import KvmendError, KVPoll, PeerRestartedError
+from kvmend.demo import prefill
 from kvmend.demo.report import _percentiles
 from kvmend.demo.sessions import _already_told
 from kvmend.demo.sessions_log import Fault, SessionLog
@@ -120,3 +125,49 @@ def test_resetting_connections_leaves_others_alone() -> None:
                     end.recv(1)
             b.sendall(b"x")
             assert far_b.recv(1) == b"x"
+
+
+class RoomThatIsOver:
+    """A sender whose room failed before `init`: decode had announced it, and died."""
+
+    def __init__(self, _manager: object, room: int, _decode: str) -> None:
+        self.room = room
+
+    def init(self, _pages: int, _aux: int) -> None:
+        raise self.failure_exception()
+
+    def poll(self) -> KVPoll:
+        return KVPoll.FAILED
+
+    def wait_for(self, _status: KVPoll) -> KVPoll:
+        return KVPoll.FAILED
+
+    def wait(self) -> KVPoll:
+        return KVPoll.FAILED
+
+    def failure_exception(self) -> KvmendError:
+        return PeerRestartedError("peer restarted: the process has died")
+
+    def metrics(self) -> SimpleNamespace:
+        return SimpleNamespace(bytes=0, retries=0, transferring_seconds=0.0,
+                               bootstrapping_seconds=0.0, waiting_seconds=0.0)
+
+    def clear(self) -> None:
+        pass
+
+
+# On a slow machine the demo waited a minute for such a room and failed.
+def test_a_room_that_is_over_before_it_begins_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "KVSender", RoomThatIsOver)
+    monkeypatch.setattr(prefill, "BootstrapClient", lambda _: SimpleNamespace(register=lambda _: 0))
+    workload = SimpleNamespace(pool=SimpleNamespace(alloc=lambda _: [], free=lambda _: None),
+                               prompt_pages=lambda _: 0)
+    events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    channel = SimpleNamespace(emit=lambda event, **fields: events.put({"event": event, **fields}))
+    rank = prefill.PrefillRank(workload, None, channel, "")  # type: ignore[arg-type]
+    rank.handle({"cmd": "request", "room": 7, "spec": {"name": "x", "tokens": 1},
+                 "decode_session": "127.0.0.1:1"})
+    end = events.get(timeout=10)
+    assert (end["event"], end["room"], end["ok"]) == ("room_end", 7, False)
+    assert end["reason"] == "peer_restarted"
+    rank.stop()

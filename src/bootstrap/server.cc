@@ -15,7 +15,7 @@ Server::~Server() {
   stop();
 }
 
-Result<std::unique_ptr<Server>> Server::start(ServerOptions options, const env::Clock& clock,
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options, const env::Clock& clock,
                                               std::unique_ptr<Store> store) {
   auto service = std::make_unique<Service>(options, clock, std::move(store));
   auto http = http::Server::start({.listen = options.listen,

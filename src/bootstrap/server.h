@@ -36,7 +36,8 @@ class Server {
  public:
   /// `clock` must outlive the server; `store` null: in memory. Errors: as `http::Server::start`.
   [[nodiscard]] static Result<std::unique_ptr<Server>> start(
-      ServerOptions options, const env::Clock& clock, std::unique_ptr<Store> store = nullptr);
+      const ServerOptions& options, const env::Clock& clock,
+      std::unique_ptr<Store> store = nullptr);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

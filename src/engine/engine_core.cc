@@ -159,7 +159,7 @@ Status EngineCore::unregister_memory(void* base) {
     return {Code::kNotRegistered, Origin::kCaller,
             fmt::format("no region starts at {:#x}", reinterpret_cast<std::uintptr_t>(base))};
   const memory::Region gone = *region;
-  const Status removed = regions_.remove(base);
+  Status removed = regions_.remove(base);
   if (!removed.is_ok()) return removed;
   const Status why(Code::kNotRegistered, Origin::kCaller,
                    fmt::format("the region at {:#x} was deregistered during the transfer",

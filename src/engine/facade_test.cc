@@ -150,12 +150,12 @@ TEST_F(Facade, InvalidArgumentsNameWhatIsWrong) {
 // The kernel doesn't say which of the frames it was given has the memory that faults.
 // Slices merge by address; where the peer's regions touch, the run goes on in the next one.
 TEST_F(Facade, ARunMayCrossTheBorderOfThePeersRegions) {
-  Pages theirs(3 * 4096);
+  Pages theirs(std::size_t{3} * 4096);
   for (std::size_t i = 0; i < 2; ++i)
     ASSERT_TRUE(
         b_->register_memory(theirs.at(i * 4096), 4096, MemoryKind::kHost, Access::kReadWrite)
             .is_ok());
-  std::memset(from_.at(0), 7, 3 * 4096);
+  std::memset(from_.at(0), 7, std::size_t{3} * 4096);
   const Slice run{from_.at(0), theirs.address(0), 8192};
   ASSERT_TRUE(a_->transfer(b_->session_id(), Opcode::kWrite, {&run, 1}, {}).is_ok());
   EXPECT_EQ(*theirs.at(8191), std::byte{7});

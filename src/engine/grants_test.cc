@@ -243,7 +243,7 @@ TEST_F(Grants, AChunkThatIsSentAgainCountsOnce) {
   for (int again = 0; again < 3; ++again) {
     drop_answers();
     const FlightPtr flight = move(id, 4 * kPage);
-    const std::uint64_t want = (again + 1U) * 4 * kPage;
+    const std::uint64_t want = (again + 1ULL) * 4 * kPage;
     ASSERT_TRUE(engines_.run_until([&] { return landed(id) == want; }, 5s));
     reset_and_heal();
     ASSERT_TRUE(engines_.finish({flight}));
@@ -260,7 +260,7 @@ TEST_F(Grants, ACopyOfALandedChunkIsReadPast) {
   for (const bool checksum : {false, true}) {
     drop_answers();
     const FlightPtr flight = move(id, 4 * kPage, Opcode::kWrite, {.checksum = checksum});
-    const std::uint64_t want = (checksum ? 2U : 1U) * 4 * kPage;
+    const std::uint64_t want = (checksum ? 2ULL : 1ULL) * 4 * kPage;
     ASSERT_TRUE(engines_.run_until([&] { return landed(id) == want; }, 5s));
     const std::vector<std::byte> then = b_->pool();
     std::ranges::fill(std::span(a_->at(0), 4 * kPage), std::byte{0xEE});  // what the copy carries

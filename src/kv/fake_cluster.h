@@ -48,7 +48,8 @@ struct Pools {
   std::byte* add(std::size_t bytes, int seed) {
     memory.push_back(std::make_unique<std::vector<std::byte>>(bytes));
     for (std::size_t i = 0; i < bytes; ++i)
-      (*memory.back())[i] = static_cast<std::byte>(i * 7 + memory.size() * 31 + seed * 101);
+      (*memory.back())[i] =
+          static_cast<std::byte>(i * 7 + memory.size() * 31 + static_cast<std::size_t>(seed) * 101);
     return memory.back()->data();
   }
   [[nodiscard]] std::vector<std::vector<std::byte>> snapshot() const {

@@ -40,7 +40,7 @@ Result<std::shared_ptr<Link>> Link::open(std::unique_ptr<EnginePort> port, KvRol
   KVM_RETURN_IF_ERROR(check_options(options));
   KVM_RETURN_IF_ERROR(check_layout(layout));
   env::EventLoop& loop = port->loop();
-  const std::shared_ptr<Link> link(new Link(role, std::move(layout), options));
+  std::shared_ptr<Link> link(new Link(role, std::move(layout), options));
   Status failed = gone();
   env::run_and_wait(loop, [&] {
     auto core = Core::open(std::move(port), role, link->layout_, link->options_, link->counters_);

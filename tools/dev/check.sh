@@ -1,5 +1,10 @@
-# check: format, layers, clang-tidy with clang's warnings, gcc build, unit tests
+# check [--deep]: format, layers, clang-tidy with clang's warnings, gcc build, unit tests (--deep: static analyzer, too)
 source "$(dirname "$0")/lib.sh"
+deep=OFF
+for argument in "$@"; do
+  [[ "$argument" == --deep ]] || die "check: no option '$argument'; there is --deep"
+  deep=ON
+done
 bash tools/dev/setup.sh
 failed=()
 format_check() {
@@ -8,7 +13,10 @@ format_check() {
 }
 quiet format format_check || failed+=("format (./dev format mends it)")
 quiet layers "$PYTHON" tests/layers_test.py || failed+=(layers)
-build_preset tidy || failed+=("tidy (clang warnings and clang-tidy)")
+if ! { quiet configure-tidy cmake --preset tidy -DKVMEND_TIDY_DEEP=$deep &&
+       quiet build-tidy cmake --build --preset tidy -j "$JOBS" -- -k 0; }; then
+  failed+=("tidy (clang warnings and clang-tidy)")
+fi
 if build_preset release; then
   ctest --preset release -j "$JOBS" || failed+=("unit tests")
 else

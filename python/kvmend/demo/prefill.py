@@ -79,10 +79,11 @@ class PrefillRank:
             self._workload.pool.free(pages)
             self._aux_rows.give_back(aux_row)
 
-        watch = threading.Thread(target=self._watch, args=(sender, times, release), daemon=True)
+        # Before anything that may fail: a room can be over as soon as it begins (its decode announced
+        # it and died), and its watch is who tells.
+        threading.Thread(target=self._watch, args=(sender, times, release), daemon=True).start()
         try:
             sender.init(len(pages), aux_row)
-            watch.start()
             if withdrawn:
                 sender.abort(WITHDRAWN)
             facts = self._workload.prefill(spec, pages, aux_row, send)

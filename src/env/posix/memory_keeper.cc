@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include "base/log.h"
 #include "base/thread_annotations.h"
@@ -116,7 +116,7 @@ std::shared_ptr<MemoryKeeper> MemoryKeeper::of_this_process() {
   std::shared_ptr<MemoryKeeper> keeper(new MemoryKeeper);
   if (!keeper->start()) {
     spdlog::debug("no memory keeper: a kill of this process will be seen late ({})",
-                  std::strerror(errno));
+                  std::generic_category().message(errno));
     return nullptr;
   }
   g_keeper = keeper;
