@@ -49,7 +49,7 @@ TEST(Plan, S1_ContiguousPagesAreOnePiecePerBuffer) {
 
 // The shape that head slices of unequal tensor parallelism have.
 TEST(Plan, MovesStripsWithinPages) {
-  std::vector<std::byte> memory(4 * 64);
+  std::vector<std::byte> memory(256);
   const BufferMap map{.source = memory.data(),
                       .source_item = 64,
                       .region = {3, 1},

@@ -112,9 +112,8 @@ void PrefillRole::on_room_failing(PrefillRoom& /*room*/, const wire::KvRoomAbort
 
 void PrefillRole::on_room_over(PrefillRoom& room, const Status& result) {
   for (const RoomKey& key : room.keys()) finished_.add(key, {.result = result});
-  const std::shared_ptr<RoomHandle> handle = room.handle();
-  rooms_.erase(handle->room());  // the caller holds a reference
-  around_.count_over(KvRole::kPrefill, *handle, result, rooms_.size());
+  rooms_.erase(room.handle()->room());  // the caller holds a reference
+  around_.count_over(KvRole::kPrefill, *room.handle(), result, rooms_.size());
 }
 
 // ------------------------------------------------------------------------------- from decode

@@ -439,7 +439,7 @@ TEST_F(Room, O1_BytesAndTimesAreTheTruth) {
   net.loop.advance(60s);
   const KvRoomMetrics out = sender.metrics();
   const KvRoomMetrics in = receiver.metrics();
-  constexpr std::uint64_t kBytes = 5 * 4 * Pools::kPageBytes + 16 + 40 + 64;
+  constexpr std::uint64_t kBytes = 20ULL * Pools::kPageBytes + 16 + 40 + 64;
   EXPECT_EQ(out.bytes, kBytes);
   EXPECT_EQ(in.bytes, kBytes);
   EXPECT_EQ(out.bootstrapping, 3s);

@@ -97,7 +97,7 @@ class Session final : private EpochEvents {
 
   /// Queues a transfer; its end comes through `on_done`. Beyond config::kMaxTransfersPerSession,
   /// kMaxTransfers or kMaxPieces that is kResourceExhausted (local) at once.
-  void submit(TransferPtr transfer);
+  void submit(const TransferPtr& transfer);
   /// Ends a transfer; its memory isn't touched after this returns.
   void finish(const TransferPtr& transfer, const Status& status);
   /// Queues a reliable control message. Errors: kResourceExhausted, kPeerRestarted.

@@ -13,7 +13,7 @@ namespace kvmend::session {
 
 using health::State;
 
-void Session::submit(TransferPtr transfer) {
+void Session::submit(const TransferPtr& transfer) {
   const Time now = host_.loop.now();
   if (const Status room = room_for(*transfer); !room.is_ok()) return finish(transfer, room);
   hold(*transfer);
@@ -283,6 +283,7 @@ void Session::data_complete(const TransferPtr& transfer) {
 
 void Session::finish(const TransferPtr& transfer, const Status& status) {
   if (transfer->done) return;
+  // The reference may be into what is erased: NOLINTNEXTLINE(*-unnecessary-copy-initialization)
   const TransferPtr keep = transfer;
   keep->done = true;
   transfers_.erase(keep->id);
@@ -376,7 +377,7 @@ Status Session::send_control(const wire::Control& control, Incarnation target) {
     if (outbox_target_.is_set()) outbox_.reset();
     outbox_target_ = target;
   }
-  const Status queued = outbox_.add(wire::encode_control(control));
+  Status queued = outbox_.add(wire::encode_control(control));
   if (!queued.is_ok()) return queued;
   update_parked();
   schedule_pump();

@@ -37,7 +37,7 @@ class Rig {
     board = std::move(*Board::create());
     auto peer = PeerBoard::map(UniqueFd(::dup(board->fd())));
     auto process = PeerProcess::open(pid, 0);
-    source.reset(new SourceMemory{std::move(*process), std::move(*peer), true});
+    source = std::make_shared<SourceMemory>(std::move(*process), std::move(*peer), true);
     from.resize(kBytes);
     to.resize(kBytes);
     for (std::size_t i = 0; i < kBytes; ++i) from[i] = static_cast<std::byte>(i * 7 + i / 4096);
@@ -201,9 +201,9 @@ TEST(CopyJob, ASenderThatDiesOrExecsDoesntCount) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (true) ::pause();
   }
-  s.source.reset(new SourceMemory{std::move(*PeerProcess::open(child, 0)),
-                                  std::move(*PeerBoard::map(UniqueFd(::dup(s.board->fd())))),
-                                  true});
+  s.source = std::make_shared<SourceMemory>(
+      std::move(*PeerProcess::open(child, 0)),
+      std::move(*PeerBoard::map(UniqueFd(::dup(s.board->fd())))), true);
   EXPECT_EQ(s.run(s.foreign_request()), Outcome::kCopied);
   s.source->link_open.store(false);
   EXPECT_EQ(s.run(s.foreign_request()), Outcome::kGone);
