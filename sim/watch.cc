@@ -61,6 +61,7 @@ class WatchedListener final : public env::Listener, private env::AcceptHandler {
   void on_accept(std::unique_ptr<env::Stream> stream) override {
     handler_->on_accept(std::make_unique<WatchedStream>(std::move(stream), watch_));
   }
+  bool on_out_of_descriptors() override { return handler_->on_out_of_descriptors(); }
 
   env::AcceptHandler* handler_;
   MemoryWatch& watch_;

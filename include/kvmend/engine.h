@@ -68,6 +68,7 @@ struct EngineStats {
   std::uint64_t inbound_lanes = 0;
   std::uint64_t grants = 0;
   std::uint64_t notifications_dropped = 0;  ///< nobody fetched them in time
+  std::uint64_t contained_exceptions = 0;   ///< of the process: what memory ran out for
 };
 
 /// All methods may be called from any thread; none may be called from a transfer's `on_done`

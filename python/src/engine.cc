@@ -109,6 +109,7 @@ void bind_infos(nb::module_& module) {
               "arrived for refused or revoked frames; never written to registered memory")
       .def_ro("frames_refused", &EngineStats::frames_refused)
       .def_ro("protocol_errors", &EngineStats::protocol_errors)
+      .def_ro("contained_exceptions", &EngineStats::contained_exceptions)
       .def_ro("transfers_ok", &EngineStats::transfers_ok)
       .def_ro("transfers_failed", &EngineStats::transfers_failed)
       .def_ro("retries", &EngineStats::retries)

@@ -27,6 +27,7 @@ inline constexpr std::size_t kMaxInboundPeers = 65'536;  // remembered incarnati
 inline constexpr std::size_t kMaxSessions = 65'536;
 inline constexpr auto kHandshakeDeadline = 5s;   // silent inbound connection
 inline constexpr auto kProbeLaneLifetime = 30s;  // an inbound probe
+inline constexpr auto kAcceptRetry = 100ms;      // connections can't be taken: no descriptors
 inline constexpr auto kInboundIdle = 60s;        // inbound epoch without any byte
 inline constexpr auto kForgetPeerAfter = 3600s;  // remembered epoch of a gone initiator
 inline constexpr auto kForgetProvenAfter = 60s;  // the same, while new ones need the place

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/log.h"
 #include "base/try.h"
 
@@ -247,6 +248,7 @@ EngineStats EngineCore::stats() const {
   stats.registered_bytes = regions_.total_bytes();
   stats.inbound_lanes = acceptor_->lanes();
   stats.grants = grants_.size();
+  stats.contained_exceptions = contained_exceptions();
   return stats;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/try.h"
 #include "engine/prepared_layouts.h"
 #include "engine/transfer_handle.h"
@@ -239,7 +240,12 @@ TransferHandle EngineFacade::launch(std::shared_ptr<session::TransferState> stat
                               "a region of the transfer was deregistered while it was submitted"});
       return;
     }
-    (*alive)->submit(state);
+    EngineCore& engine = **alive;
+    if (contain("submitting a transfer", [&] { engine.submit(state); })) return;
+    const Status why(Code::kResourceExhausted, Origin::kLocal, "out of memory");
+    contain("ending a transfer", [&] { engine.cancel(state, why); });
+    state->done = true;
+    if (state->on_done) std::exchange(state->on_done, nullptr)(why);
   };
   env::EventLoop& loop = core_->loop();
   if (options.linger > std::chrono::nanoseconds::zero() &&

@@ -77,6 +77,9 @@ class AcceptHandler {
   virtual ~AcceptHandler() = default;
   /// A new connection, without a handler yet: set one, keep or drop the stream.
   virtual void on_accept(std::unique_ptr<Stream> stream) = 0;
+  /// A connection waits and there is no descriptor for it. True when one was freed just now (a
+  /// connection that nobody would miss was closed): then it is tried again at once.
+  virtual bool on_out_of_descriptors() { return false; }
 };
 
 class Listener {

@@ -2,6 +2,7 @@
 // stopped: a loop destroys such tasks without running them.
 #pragma once
 
+#include <exception>
 #include <future>
 #include <memory>
 #include <utility>
@@ -29,7 +30,7 @@ class IfUnrun {
 };
 
 /// Runs `work` on the loop and waits for it; on the loop's own thread at once. False when the loop
-/// has stopped: then it wasn't run. Any thread.
+/// has stopped: then it wasn't run. What it throws (no memory) is thrown here. Any thread.
 inline bool run_and_wait(EventLoop& loop, Task work) {
   if (loop.in_loop_thread()) {
     work();
@@ -40,7 +41,12 @@ inline bool run_and_wait(EventLoop& loop, Task work) {
   loop.post(
       [work = std::move(work), ran, unrun = IfUnrun([ran] { ran->set_value(false); })]() mutable {
         unrun.dismiss();
-        work();
+        try {
+          work();
+        } catch (const std::exception&) {
+          ran->set_exception(std::current_exception());
+          return;
+        }
         ran->set_value(true);
       });
   return answer.get();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/contain.h"
 #include "http/limits.h"
 #include "http/url.h"
 
@@ -75,6 +76,13 @@ void Connection::close() {
   if (pool_.stopping && pool_.open.empty()) pool_.on_last_closed();
 }
 
+// Out of memory in the middle of it: this connection ends, the server goes on.
+template <class Step>
+void Connection::go_on(Step&& step) {
+  if (closed_) return;
+  if (!contain("an HTTP request", step)) close();
+}
+
 void Connection::end(ErrorCode error) {
   if (error == beast::error::timeout) ++pool_.counters.timed_out;
   close();
@@ -92,10 +100,11 @@ void Connection::wait_for_request() {
   stream_.expires_after(pool_.options.idle_timeout);
   stream_.async_read_some(buffer_.prepare(4096),
                           [self = shared_from_this()](ErrorCode error, std::size_t bytes) {
-                            if (self->closed_) return;
-                            if (error) return self->end(error);
-                            self->buffer_.commit(bytes);
-                            self->read_header();
+                            self->go_on([&] {
+                              if (error) return self->end(error);
+                              self->buffer_.commit(bytes);
+                              self->read_header();
+                            });
                           });
 }
 
@@ -103,7 +112,7 @@ void Connection::read_header() {
   stream_.expires_after(pool_.options.read_timeout);
   bhttp::async_read_header(stream_, buffer_, *parser_,
                            [self = shared_from_this()](ErrorCode error, std::size_t) {
-                             if (!self->closed_) self->on_header(error);
+                             self->go_on([&] { self->on_header(error); });
                            });
 }
 
@@ -113,15 +122,14 @@ void Connection::on_header(ErrorCode error) {
   bodiless_.emplace(bhttp::status::continue_, parser_->get().version());
   bhttp::async_write(stream_, *bodiless_,
                      [self = shared_from_this()](ErrorCode failed, std::size_t) {
-                       if (self->closed_) return;
-                       failed ? self->end(failed) : self->read_body();
+                       self->go_on([&] { failed ? self->end(failed) : self->read_body(); });
                      });
 }
 
 void Connection::read_body() {
   bhttp::async_read(stream_, buffer_, *parser_,
                     [self = shared_from_this()](ErrorCode error, std::size_t) {
-                      if (!self->closed_) self->on_request(error);
+                      self->go_on([&] { self->on_request(error); });
                     });
 }
 
@@ -184,7 +192,7 @@ void Connection::send(Response answer, bool keep_alive, unsigned version, bool h
   stream_.expires_after(pool_.options.write_timeout);
   const auto status = static_cast<unsigned>(answer.status);
   auto sent = [self = shared_from_this(), keep_alive](ErrorCode error, std::size_t) {
-    if (!self->closed_) self->on_sent(error, keep_alive, self->refused_);
+    self->go_on([&] { self->on_sent(error, keep_alive, self->refused_); });
   };
   if (head_only) {
     bodiless_.emplace(bhttp::int_to_status(status), version);
@@ -223,10 +231,12 @@ void Connection::drain() {
 void Connection::drain_more() {
   stream_.async_read_some(buffer_.prepare(limits::kReadBufferBytes),
                           [self = shared_from_this()](ErrorCode error, std::size_t bytes) {
-                            if (self->closed_) return;
-                            self->drained_ += bytes;
-                            if (error || self->drained_ > limits::kDrainBytes) return self->close();
-                            self->drain_more();
+                            self->go_on([&] {
+                              self->drained_ += bytes;
+                              if (error || self->drained_ > limits::kDrainBytes)
+                                return self->close();
+                              self->drain_more();
+                            });
                           });
 }
 

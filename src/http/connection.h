@@ -51,6 +51,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_sent(ErrorCode error, bool keep_alive, bool drain);
   void drain();
   void drain_more();
+  template <class Step>
+  void go_on(Step&& step);
   void end(ErrorCode error);
   [[nodiscard]] Result<Request> take_request();
 

@@ -4,11 +4,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/contain.h"
 #include "http/connection.h"
 
 namespace kvmend::http {
@@ -38,6 +39,7 @@ class Server::Impl {
  private:
   void run();
   void accept_next();
+  void accept_later();
   void on_accept(ErrorCode error, Tcp::socket socket);
   void shed_one();
   void tick();
@@ -52,6 +54,8 @@ class Server::Impl {
   asio::steady_timer accept_timer_{io_};
   asio::steady_timer tick_timer_{io_};
   asio::steady_timer stop_timer_{io_};
+  bool accepting_ = false;
+  bool ticking_ = false;
   ConnectionPool pool_;  // after io_: its sockets go first
   std::thread thread_;
 };
@@ -80,38 +84,50 @@ Result<void> Server::Impl::open() {
   if (error) return cannot_listen(wanted, error);
   accept_next();
   if (options_.on_tick) tick();
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failed) {
+    return fail(Code::kResourceExhausted, Origin::kLocal, "starting the HTTP server's thread",
+                failed.code().value());
+  }
   return {};
 }
 
 // An exception here can only be out of memory: it ends what was being done, not the thread.
+// Connections see to themselves; what takes new ones and the ticks must go on.
 void Server::Impl::run() {
-  while (true) {
-    try {
-      io_.run();
-      return;
-    } catch (const std::exception& error) {
-      spdlog::error("http: {}: {}", address_.to_string(), error.what());
-    }
+  while (!contain("the HTTP server's loop", [this] { io_.run(); })) {
+    if (pool_.stopping) continue;
+    contain("the HTTP server's loop", [this] {
+      if (!accepting_) accept_later();
+      if (options_.on_tick && !ticking_) tick();
+    });
   }
 }
 
 void Server::Impl::accept_next() {
   acceptor_.async_accept(
       [this](ErrorCode error, Tcp::socket socket) { on_accept(error, std::move(socket)); });
+  accepting_ = true;
+}
+
+void Server::Impl::accept_later() {
+  accept_timer_.expires_after(limits::kAcceptBackoff);
+  accept_timer_.async_wait([this](ErrorCode cancelled) {
+    accepting_ = false;
+    if (!cancelled) accept_next();
+  });
+  accepting_ = true;
 }
 
 void Server::Impl::on_accept(ErrorCode error, Tcp::socket socket) {
+  accepting_ = false;
   if (pool_.stopping || !acceptor_.is_open()) return;
   if (error) {
     // Out of descriptors or buffers, most likely: make room, and don't spin.
     spdlog::debug("http: accept on {}: {}", address_.to_string(), error.message());
     if (!pool_.open.empty()) shed_one();
-    accept_timer_.expires_after(limits::kAcceptBackoff);
-    accept_timer_.async_wait([this](ErrorCode cancelled) {
-      if (!cancelled) accept_next();
-    });
-    return;
+    return accept_later();
   }
   ++counters_.accepted;
   if (pool_.open.size() >= options_.max_connections) shed_one();
@@ -131,14 +147,12 @@ void Server::Impl::shed_one() {
 void Server::Impl::tick() {
   tick_timer_.expires_after(options_.tick_interval);
   tick_timer_.async_wait([this](ErrorCode cancelled) {
+    ticking_ = false;
     if (cancelled || pool_.stopping) return;
-    try {
-      options_.on_tick();
-    } catch (const std::exception& error) {
-      spdlog::error("http: upkeep on {} failed: {}", address_.to_string(), error.what());
-    }
+    contain("the HTTP server's upkeep", options_.on_tick);
     tick();
   });
+  ticking_ = true;
 }
 
 void Server::Impl::begin_stop() {

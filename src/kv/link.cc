@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/try.h"
 #include "env/run_on_loop.h"
 
@@ -13,6 +14,10 @@ namespace {
 
 Status gone() {
   return {Code::kShuttingDown, Origin::kLocal, "the KV manager has been torn down"};
+}
+
+Status no_memory() {
+  return {Code::kResourceExhausted, Origin::kLocal, "out of memory"};
 }
 
 Status check_options(const KvOptions& options) {
@@ -85,7 +90,8 @@ void Link::post(std::shared_ptr<RoomHandle> handle, std::move_only_function<void
         } else if (const Status& closed = self->core_->closed(); !closed.is_ok()) {
           handle->fail(closed, Time{});
         } else {
-          work(*self->core_);
+          const bool done = contain("a call of the KV manager", [&] { work(*self->core_); });
+          if (!done) handle->fail(no_memory(), Time{});
         }
       });
       return;

@@ -173,6 +173,9 @@ struct Metrics::Handles {
   prometheus::Counter& protocol_errors =
       counter(registry, "kvmend_protocol_errors_total", "Connections closed for malformed bytes")
           .Add({});
+  prometheus::Counter& contained = counter(registry, "kvmend_contained_exceptions_total",
+                                           "What memory ran out for, in this process")
+                                       .Add({});
   prometheus::Counter& notifications_dropped =
       counter(registry, "kvmend_dropped_notifications_total", "Notifications nobody fetched")
           .Add({});
@@ -210,6 +213,7 @@ std::string Metrics::expose(const EngineStats& stats, const std::vector<SessionI
   raise_to(h.refused, stats.frames_refused);
   raise_to(h.protocol_errors, stats.protocol_errors);
   raise_to(h.notifications_dropped, stats.notifications_dropped);
+  raise_to(h.contained, stats.contained_exceptions);
   h.regions.Set(static_cast<double>(stats.registered_bytes));
   h.grants.Set(static_cast<double>(stats.grants));
   h.lanes.Set(static_cast<double>(stats.inbound_lanes));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <latch>
+#include <system_error>
 #include <thread>
 
 #include "admin/admin_server.h"
@@ -31,15 +32,21 @@ class EngineThread {
   EngineThread& operator=(const EngineThread&) = delete;
   ~EngineThread() { stop(); }
 
-  void start() {
-    thread_ = std::jthread([this] {
-      pthread_setname_np(pthread_self(), "kvmend-loop");
-      env_->loop().run();
-    });
+  Status start() {
+    try {
+      thread_ = std::jthread([this] {
+        pthread_setname_np(pthread_self(), "kvmend-loop");
+        env_->loop().run();
+      });
+    } catch (const std::system_error& error) {
+      return {Code::kResourceExhausted, Origin::kLocal, "starting the engine's thread",
+              error.code().value()};
+    }
     // Until it runs the loop belongs to the caller, who must not touch it from here on.
     std::latch running(1);
     env_->loop().post([&running] { running.count_down(); });
     running.wait();
+    return Status::ok();
   }
   void stop() {
     env_->loop().stop();
@@ -113,7 +120,7 @@ Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& o
   auto core = std::make_unique<engine::EngineCore>(world->thread->env().env(), options,
                                                    std::move(make_transport), world->metrics.get());
   KVM_RETURN_IF_ERROR(core->start());
-  world->thread->start();
+  KVM_RETURN_IF_ERROR(world->thread->start());
   auto engine = std::make_unique<engine::EngineFacade>(std::move(core), world,
                                                        [t = world->thread.get()] { t->stop(); });
   if (options.memory_keeper)

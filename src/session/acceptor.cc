@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/log.h"
 #include "base/sabotage.h"
 #include "session/graveyard.h"
@@ -242,7 +243,9 @@ void Acceptor::on_lane_down(Lane& lane, const Status& why) {
 
 void Acceptor::arm_sweep() {
   if (sweep_timer_.armed()) return;
-  sweep_timer_.arm(loop_.now() + std::chrono::seconds(1), [this] { sweep(); });
+  sweep_timer_.arm(loop_.now() + std::chrono::seconds(1), [this] {
+    if (!contain("sweeping inbound connections", [this] { sweep(); })) arm_sweep();
+  });
 }
 
 void Acceptor::sweep() {
@@ -344,7 +347,6 @@ void Acceptor::announce_regions() {
 // waits for the next: what it doesn't read must not pile up here.
 void Acceptor::serve_tables() {
   if (serving_tables_) return;
-  serving_tables_ = true;
   loop_.post([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     serving_tables_ = false;
@@ -363,6 +365,7 @@ void Acceptor::serve_tables() {
     });
     if (later) table_timer_.arm(loop_.now() + kTablePoll, [this] { serve_tables(); });
   });
+  serving_tables_ = true;
 }
 
 }  // namespace kvmend::session

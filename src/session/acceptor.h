@@ -42,6 +42,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   ~Acceptor() override;
 
   void on_inbound_lane(std::unique_ptr<transport::Lane> lane) override;
+  bool on_out_of_descriptors() override { return shed_oldest_pending(); }
 
   /// Tells every initiator which regions the standing grant opens now.
   void announce_regions();

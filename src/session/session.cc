@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/log.h"
 
 namespace kvmend::session {
@@ -15,6 +16,7 @@ using health::State;
 
 namespace {
 constexpr int kRestartsBeforeWaiting = 3;
+constexpr auto kTickAgain = std::chrono::milliseconds(100);
 }  // namespace
 
 Session::Session(SessionHost& host, Address peer, health::SessionKey key)
@@ -389,7 +391,11 @@ void Session::arm() {
     when = std::min({when, silent, host_.loop.now() + look});
   }
   if (tick_.armed() && tick_.when() <= when) return;
-  tick_.arm(when, [this] { on_tick(); });
+  // A tick that failed (no memory) mustn't be the last: deadlines hang on it.
+  tick_.arm(when, [this] {
+    if (contain("a session's timer", [this] { on_tick(); })) return;
+    tick_.arm(host_.loop.now() + kTickAgain, [this] { on_tick(); });
+  });
 }
 
 void Session::on_tick() {

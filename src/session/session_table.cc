@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/log.h"
 
 namespace kvmend::session {
@@ -105,7 +106,11 @@ void SessionTable::arm_probes() {
     return;
   }
   if (probe_timer_.armed() && probe_timer_.when() <= when) return;
-  probe_timer_.arm(when, [this] { run_probes(); });
+  probe_timer_.arm(when, [this] {
+    if (contain("starting probes", [this] { run_probes(); })) return;
+    running_probes_ = false;
+    probe_timer_.arm(loop.now() + health_options.probe_demand_interval, [this] { run_probes(); });
+  });
 }
 
 void SessionTable::run_probes() {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/sabotage.h"
 #include "session/chunker.h"
 #include "session/session.h"
@@ -107,12 +108,12 @@ void Session::update_parked() {
 
 void Session::schedule_pump() {
   if (pump_scheduled_) return;
-  pump_scheduled_ = true;
   host_.loop.at_end_of_turn([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     pump_scheduled_ = false;
     pump();
   });
+  pump_scheduled_ = true;
 }
 
 bool Session::window_open() const {
@@ -312,7 +313,7 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
   const Time now = host_.loop.now();
   if (keep->admitted) --admitted_;
   ++(status.is_ok() ? ok_ : failed_);
-  host_.events.on_transfer_done(*keep, status, now);
+  contain("counting a transfer", [&] { host_.events.on_transfer_done(*keep, status, now); });
   if (keep->on_done) std::exchange(keep->on_done, nullptr)(status);
   if (keep->admitted && status.is_ok()) {
     apply(health_.on_transfer_ok(keep->ticket, now));

@@ -129,6 +129,8 @@ class AcceptObserver {
  public:
   virtual ~AcceptObserver() = default;
   virtual void on_inbound_lane(std::unique_ptr<Lane> lane) = 0;
+  /// A connection waits and there is no descriptor for it. True: one was freed just now.
+  virtual bool on_out_of_descriptors() { return false; }
 };
 
 /// What all lanes of an engine share. Loop thread.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/contain.h"
 #include "env/errors.h"
 #include "env/posix/clock.h"
 
@@ -100,9 +101,11 @@ void PosixEventLoop::turn(Duration timeout) {
   const int events = wait(planned);
   note_progress(planned);
   dispatch_io(events);
-  if (poller_ != nullptr && poller_->ready()) poller_->run();
-  run_posted();
-  run_timers();
+  contain("looking at shared memory", [this] {
+    if (poller_ != nullptr && poller_->ready()) poller_->run();
+  });
+  contain("taking tasks", [this] { run_posted(); });
+  contain("taking timers", [this] { run_timers(); });
   run_end_of_turn();
   in_turn_ = false;
 }
@@ -119,7 +122,7 @@ bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time 
   driven_ = true;
   if (poller_ != nullptr) poller_->set_awake(true);
   in_turn_ = true;
-  std::exchange(first, {})();
+  run_task(std::exchange(first, {}));
   run_end_of_turn();
   in_turn_ = false;
   while (!done() && !stop_.load(std::memory_order_acquire)) {
@@ -161,7 +164,7 @@ void PosixEventLoop::finish() {
   while (!ready_.empty()) {
     Task task = std::move(ready_.front());
     ready_.pop_front();
-    task();
+    run_task(std::move(task));
   }
   run_end_of_turn();
   in_turn_ = false;
@@ -296,7 +299,7 @@ void PosixEventLoop::note_progress(Duration planned) {
   if (gap <= options_.gap_threshold || !gap_handler_) return;
   // The handler may replace itself.
   GapHandler handler = std::exchange(gap_handler_, {});
-  handler(gap);
+  contain("the gap handler", [&] { handler(gap); });
   if (!gap_handler_) gap_handler_ = std::move(handler);
 }
 
@@ -312,8 +315,17 @@ void PosixEventLoop::dispatch_io(int count) {
       continue;
     }
     // An earlier handler of this batch may have destroyed this watcher.
-    if (Watched* found = watched_.find(id)) found->watcher->on_io(events);
+    Watched* found = watched_.find(id);
+    if (found == nullptr) continue;
+    IoWatcher* watcher = found->watcher;
+    if (contain("handling a descriptor", [&] { watcher->on_io(events); })) continue;
+    found = watched_.find(id);
+    if (found != nullptr) contain("closing a descriptor", [&] { found->watcher->on_io_failed(); });
   }
+}
+
+void PosixEventLoop::run_task(Task task) {
+  contain("a task of the loop", task);
 }
 
 void PosixEventLoop::run_posted() {
@@ -333,7 +345,7 @@ void PosixEventLoop::run_posted() {
   for (std::size_t budget = kMaxTasksPerTurn; budget > 0 && !ready_.empty(); --budget) {
     Task task = std::move(ready_.front());
     ready_.pop_front();
-    task();
+    run_task(std::move(task));
   }
 }
 
@@ -344,14 +356,14 @@ void PosixEventLoop::run_timers() {
   for (std::size_t budget = kMaxTimersPerTurn; budget > 0; --budget) {
     Task task = timers_.pop_due(at, limit);
     if (!task) return;
-    task();
+    run_task(std::move(task));
   }
 }
 
 // What is added meanwhile runs at the end of the next turn, which doesn't wait.
 void PosixEventLoop::run_end_of_turn() {
   std::vector<Task> tasks = std::exchange(end_of_turn_, {});
-  for (Task& task : tasks) task();
+  for (Task& task : tasks) run_task(std::move(task));
 }
 
 // ------------------------------------------------------------------------------- tasks, timers

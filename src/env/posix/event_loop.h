@@ -31,6 +31,8 @@ class IoWatcher {
   virtual ~IoWatcher() = default;
   /// `events` as epoll reports them. May destroy this or any other watcher.
   virtual void on_io(std::uint32_t events) = 0;
+  /// `on_io` threw: what it was about ends here, without needing memory. Still watched.
+  virtual void on_io_failed() {}
 };
 
 /// Handle of a watched descriptor; 0 is never one. It isn't used twice.
@@ -47,6 +49,9 @@ struct EventLoopOptions {
   Duration gap_threshold = std::chrono::milliseconds(500);
 };
 
+/// What a handler, task or timer throws (no memory) is contained: an I/O handler's connection ends,
+/// anything else is counted and logged, and the loop goes on.
+///
 /// The loop belongs to the thread that runs it; between `run_once` calls, to the one that ran it
 /// last, and before the first, to the one that created it. While the thread in `run` blocks it
 /// belongs to nobody, and another thread may `drive` it. It must not be used in a forked child.
@@ -119,6 +124,7 @@ class PosixEventLoop final : public EventLoop {
   void wake() KVM_REQUIRES(mutex_);
   void note_progress(Duration planned);
   void dispatch_io(int count);
+  static void run_task(Task task);
   void run_posted();
   void run_timers();
   void run_end_of_turn();

@@ -8,10 +8,12 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/contain.h"
 #include "base/unique_fd.h"
 #include "env/posix/clock.h"
 
@@ -347,6 +349,39 @@ TEST(PosixEventLoop, DrivingEndsAtItsTimeAndNeverInsideTheLoop) {
       [] { return false; }, until);
   EXPECT_GE(loop.now(), until);
   EXPECT_FALSE(nested);
+}
+
+// Memory runs out in the middle of anything; the loop's thread, and with it the process, goes on.
+TEST(PosixEventLoop, WhatATaskThrowsEndsThatTaskOnly) {
+  auto loop = make_loop();
+  const std::uint64_t before = contained_exceptions();
+  std::vector<int> ran;
+  loop->post([] { throw std::bad_alloc(); });
+  loop->post([&] { ran.push_back(1); });
+  loop->add_timer(loop->now(), [] { throw std::bad_alloc(); });
+  loop->add_timer(loop->now(), [&] { ran.push_back(2); });
+  loop->at_end_of_turn([] { throw 5; });
+  loop->at_end_of_turn([&] { ran.push_back(3); });
+  ASSERT_TRUE(run_until(*loop, [&] { return ran.size() == 3; }));
+  EXPECT_EQ(contained_exceptions(), before + 3);
+  loop->stop();
+  loop->post([] { throw std::bad_alloc(); });  // and those of its last turn
+  loop->post([&] { ran.push_back(4); });
+  while (loop->run_once(1ms)) {
+  }
+  EXPECT_EQ(ran, (std::vector{1, 2, 3, 4}));
+}
+
+TEST(PosixEventLoop, ADriversTaskMayThrow) {
+  RunningLoop running;
+  bool went_on = false;
+  running.drive(
+      [&] {
+        running.loop->post([&] { went_on = true; });
+        throw std::bad_alloc();
+      },
+      [&] { return went_on; });
+  EXPECT_TRUE(went_on);
 }
 
 TEST(PosixEventLoop, ManyDriversAndPostersLoseNothing) {

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "env/errors.h"
 #include "env/posix/stream.h"
@@ -18,9 +20,6 @@ using namespace std::chrono_literals;
 
 constexpr int kBacklog = 4'096;  // the kernel caps it at net.core.somaxconn
 constexpr int kMaxAcceptsPerTurn = 64;
-// Without a free descriptor, accept fails while the socket stays readable. The peers wait in the
-// backlog meanwhile instead of being turned away.
-constexpr Duration kPauseWhenExhausted = 100ms;
 
 std::unexpected<Status> failed(const char* call, const Address& at) {
   const int error = errno;
@@ -46,6 +45,12 @@ bool concerns_one_connection(int error) {
     default:
       return false;
   }
+}
+
+// Without a free descriptor accept fails before it looks whether there is a connection at all.
+bool somebody_waits(int listener) {
+  pollfd file{.fd = listener, .events = POLLIN, .revents = 0};
+  return ::poll(&file, 1, 0) != 0;
 }
 
 }  // namespace
@@ -100,8 +105,13 @@ void PosixListener::on_io(std::uint32_t) {
     });
     if (!fd.is_open()) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (concerns_one_connection(errno)) continue;
-      return pause(errno);
+      const int error = errno;
+      if (concerns_one_connection(error)) continue;
+      if (!somebody_waits(fd_.get())) return;
+      const bool freed = (error == EMFILE || error == ENFILE) && handler_->on_out_of_descriptors();
+      if (!loop.is_watched(io)) return;
+      if (freed) continue;
+      return pause(error);
     }
     apply_options(fd.get(), {.congestion = options_.congestion});  // buffers are inherited
     apply_connection_options(fd.get(), options_);
@@ -111,14 +121,20 @@ void PosixListener::on_io(std::uint32_t) {
   }
 }
 
+void PosixListener::on_io_failed() {
+  pause(ENOMEM);
+}
+
+// Without a free descriptor, accept fails while the socket stays readable. The peers wait in the
+// backlog meanwhile instead of being turned away.
 void PosixListener::pause(int sys_errno) {
   static LogLimiter limiter(10s);
   std::uint64_t suppressed = 0;
   if (limiter.allow(loop_.now(), suppressed))
     spdlog::warn("listener {} can't accept for now: errno {} ({} messages held back)",
                  address_.to_string(), sys_errno, suppressed);
+  resume_.arm(loop_.now() + config::kAcceptRetry, [this] { loop_.rewatch(io_, EPOLLIN); });
   loop_.rewatch(io_, 0);
-  resume_.arm(loop_.now() + kPauseWhenExhausted, [this] { loop_.rewatch(io_, EPOLLIN); });
 }
 
 }  // namespace kvmend::env::posix

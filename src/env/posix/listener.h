@@ -21,6 +21,7 @@ class PosixListener final : public Listener, private IoWatcher {
   PosixListener(PosixEventLoop& loop, GuardedFd fd, Address address, StreamOptions options,
                 AcceptHandler* handler);
   void on_io(std::uint32_t events) override;
+  void on_io_failed() override;
   void pause(int sys_errno);
 
   PosixEventLoop& loop_;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "env/posix/stream.h"
@@ -29,7 +30,15 @@ struct Recorder : StreamHandler {
 
 struct Collector : AcceptHandler {
   std::vector<std::unique_ptr<Stream>> streams;
+  bool sheds = false;
+  int shed = 0;
   void on_accept(std::unique_ptr<Stream> stream) override { streams.push_back(std::move(stream)); }
+  bool on_out_of_descriptors() override {
+    if (!sheds || streams.empty()) return false;
+    streams.erase(streams.begin());
+    ++shed;
+    return true;
+  }
 };
 
 class PosixNetworkTest : public testing::Test {
@@ -118,6 +127,50 @@ TEST_F(PosixNetworkTest, AcceptWithoutDescriptorsWaitsAndDoesntSpin) {
   }
   EXPECT_TRUE(run_until([&] { return accepted_.streams.size() == 1; }));
   EXPECT_TRUE(recorder.error.is_ok());
+}
+
+// A handler that has nothing to miss makes room for those who wait.
+TEST_F(PosixNetworkTest, AcceptWithoutDescriptorsTakesOneOfAnotherConnection) {
+  if (kNeedsDescriptorsItself) GTEST_SKIP() << "UBSan needs descriptors";
+  auto listener = listen();
+  Recorder silent;
+  Recorder waiting;
+  auto first = std::move(*network().connect(listener->address(), {}, &silent));
+  ASSERT_TRUE(run_until([&] { return accepted_.streams.size() == 1; }));
+  auto second = std::move(*network().connect(listener->address(), {}, &waiting));
+  accepted_.sheds = true;
+  const NoDescriptors none;
+  ASSERT_TRUE(run_until([&] { return accepted_.shed == 1 && accepted_.streams.size() == 1; }));
+  ASSERT_TRUE(run_until([&] { return waiting.connected; }));
+}
+
+// What one connection's handler throws ends that connection, and the other side learns it.
+TEST_F(PosixNetworkTest, AHandlerThatThrowsLosesItsConnectionOnly) {
+  struct Thrower : Recorder {
+    void on_readable() override { throw std::bad_alloc(); }
+  };
+  auto listener = listen();
+  Recorder one;
+  Recorder two;
+  auto first = std::move(*network().connect(listener->address(), {}, &one));
+  auto second = std::move(*network().connect(listener->address(), {}, &two));
+  ASSERT_TRUE(
+      run_until([&] { return one.connected && two.connected && accepted_.streams.size() == 2; }));
+  Thrower thrower;
+  Recorder good;
+  accepted_.streams[0]->set_handler(&thrower);
+  accepted_.streams[1]->set_handler(&good);
+  std::byte byte{1};
+  const iovec bytes{&byte, 1};
+  ASSERT_EQ(first->writev({&bytes, 1}).kind, IoResult::Kind::kOk);
+  ASSERT_EQ(second->writev({&bytes, 1}).kind, IoResult::Kind::kOk);
+  ASSERT_TRUE(run_until([&] { return !thrower.error.is_ok() && good.readable > 0; }));
+  EXPECT_EQ(thrower.error.code(), Code::kResourceExhausted);
+  EXPECT_EQ(thrower.error.origin(), Origin::kLocal) << "no fault of the peer";
+  ASSERT_TRUE(run_until([&] {
+    return one.readable > 0 && first->readv({&bytes, 1}).kind != IoResult::Kind::kAgain;
+  }));
+  EXPECT_EQ(accepted_.streams[1]->readv({&bytes, 1}).kind, IoResult::Kind::kOk);
 }
 
 TEST_F(PosixNetworkTest, AConnectionToItselfIsRefused) {

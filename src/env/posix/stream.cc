@@ -198,6 +198,15 @@ void PosixStream::finish_connecting() {
   handler_->on_connected();
 }
 
+void PosixStream::on_io_failed() {
+  StreamHandler* handler = handler_;
+  state_ = State::kBroken;
+  update_interest();
+  static_cast<void>(::shutdown(fd_.get(), SHUT_RDWR));  // the peer learns it, whoever keeps us
+  if (handler != nullptr)
+    handler->on_stream_error(Status(Code::kResourceExhausted, Origin::kLocal, {}, ENOMEM));
+}
+
 void PosixStream::break_off(int sys_errno, std::string_view doing) {
   Status status =
       status_of_errno(sys_errno, fmt::format("{} to {} from {}", doing, peer_.to_string(),

@@ -33,6 +33,7 @@ class PosixStream final : public Stream, private IoWatcher {
 
  private:
   void on_io(std::uint32_t events) override;
+  void on_io_failed() override;
   void finish_connecting();
   void break_off(int sys_errno, std::string_view doing);
   IoResult broken(int sys_errno);

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/contain.h"
+
 namespace kvmend::transport::local {
 namespace {
 
@@ -63,12 +65,28 @@ void CopyWorkers::submit(JobPtr job) {
   if (wake) changed_.notify_one();
   if (threads_.size() < kMaxCopyThreads && queued > threads_.size()) {
     const std::size_t reader = threads_.size();
-    threads_.emplace_back([this, reader] {
-      pthread_setname_np(pthread_self(), "kvmend-copy");
-      keep_apart(reader);
-      work(reader);
+    contain("starting a copy thread", [&] {
+      threads_.emplace_back([this, reader] {
+        pthread_setname_np(pthread_self(), "kvmend-copy");
+        keep_apart(reader);
+        work(reader);
+      });
     });
+    if (threads_.empty()) copy_here();
   }
+}
+
+// No thread is to be had: slow is better than never.
+void CopyWorkers::copy_here() {
+  std::vector<JobPtr> jobs;
+  {
+    const MutexLock lock(mutex_);
+    jobs.assign(queue_.begin(), queue_.end());
+    queue_.clear();
+    waiting_.store(0);
+  }
+  for (const JobPtr& job : jobs) job->run(loop_, board_, kMaxCopyThreads);
+  done_(jobs);
 }
 
 CopyWorkers::JobPtr CopyWorkers::next_job() {
@@ -90,23 +108,29 @@ CopyWorkers::JobPtr CopyWorkers::next_job() {
 
 void CopyWorkers::work(std::size_t reader) {
   while (JobPtr job = next_job()) {
-    job->run(loop_, board_, reader);
-    finish(std::move(job));
+    contain("copying", [&] { job->run(loop_, board_, reader); });
+    // The loop waits for each of them: without memory to say so, it is said again.
+    while (!hand_in(job) && !stop_.load()) ::sched_yield();
   }
 }
 
-void CopyWorkers::finish(JobPtr job) {
+bool CopyWorkers::hand_in(JobPtr& job) {
   bool tell_now = false;
-  {
+  const bool kept = contain("finishing a copy", [&] {
     const MutexLock lock(mutex_);
-    untold_bytes_ += job->request().bytes;
-    finished_.push_back(std::move(job));
-    if (!told_ && (queue_.empty() || untold_bytes_ >= kTellBytes)) {
-      told_ = true;
-      tell_now = true;
+    if (job) {
+      finished_.push_back(job);
+      untold_bytes_ += job->request().bytes;
+      job.reset();
     }
-  }
-  if (tell_now) tell();
+    tell_now = !told_ && (queue_.empty() || untold_bytes_ >= kTellBytes);
+    told_ = told_ || tell_now;
+  });
+  if (!kept || !tell_now) return kept;
+  if (contain("telling of copies", [this] { tell(); })) return true;
+  const MutexLock lock(mutex_);
+  told_ = false;
+  return false;
 }
 
 void CopyWorkers::tell() {

@@ -36,7 +36,8 @@ class CopyWorkers {
  private:
   void work(std::size_t reader);
   JobPtr next_job();
-  void finish(JobPtr job);
+  void copy_here();
+  bool hand_in(JobPtr& job);
   void tell();
 
   env::EventLoop& loop_;

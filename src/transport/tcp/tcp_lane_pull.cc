@@ -64,7 +64,6 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
   acks_.push_back(to_entry(request.chunk, status, argument));
   if (acks_.size() >= wire::kMaxAcksPerFrame) flush_acks();
   if (in_read_ || ack_flush_scheduled_) return;
-  ack_flush_scheduled_ = true;
   context_.loop.at_end_of_turn([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     ack_flush_scheduled_ = false;
@@ -72,6 +71,7 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
     flush_acks();
     flush();
   });
+  ack_flush_scheduled_ = true;
 }
 
 bool TcpLane::offer_pull(const Chunk& chunk, bool& sent) {

@@ -22,6 +22,7 @@ class TcpTransport final : public Transport, private env::AcceptHandler {
 
  private:
   void on_accept(std::unique_ptr<env::Stream> stream) override;
+  bool on_out_of_descriptors() override { return acceptor_->on_out_of_descriptors(); }
 
   LaneContext context_;
   env::Network& network_;
