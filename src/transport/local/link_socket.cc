@@ -1,6 +1,7 @@
 #include "transport/local/link_socket.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -68,8 +69,12 @@ Result<UniqueFd> connect_to(std::string_view name) {
 
 std::optional<UniqueFd> accept_from(int listener) {
   UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd.is_open()) return std::nullopt;
-  return fd;
+  if (fd.is_open()) return fd;
+  // Without a free descriptor accept fails before it looks whether there is a connection at all.
+  const int error = errno;
+  pollfd file{.fd = listener, .events = POLLIN, .revents = 0};
+  errno = ::poll(&file, 1, 0) != 0 ? error : EAGAIN;
+  return std::nullopt;
 }
 
 Result<Credentials> credentials_of(int fd) {

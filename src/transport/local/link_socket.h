@@ -58,7 +58,8 @@ struct Credentials {
 Result<UniqueFd> listen_at(std::string_view name);
 /// Connects at once or not at all. Errors: kUnavailable.
 Result<UniqueFd> connect_to(std::string_view name);
-/// A waiting connection, if there is one.
+/// A waiting connection, if there is one; if not, errno says why: EAGAIN, or a shortage while one
+/// waits.
 std::optional<UniqueFd> accept_from(int listener);
 /// Whoever is on the other side, as the kernel knows it.
 Result<Credentials> credentials_of(int fd);

@@ -4,8 +4,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/log.h"
 #include "base/try.h"
 
@@ -14,30 +16,47 @@ namespace {
 
 constexpr std::size_t kMaxSaid = 1'024;
 
+Status no_memory() {
+  return {Code::kResourceExhausted, Origin::kLocal, "out of memory"};
+}
+
+// What can't be taken ends its lane, not the frames of others.
+void hand_over(PullSink& sink, const RingFrame& frame) {
+  if (contain("a frame in shared memory", [&] { sink.on_shared_frame(frame.view()); })) return;
+  contain("closing a lane", [&] { sink.on_source_gone(no_memory()); });
+}
+
 }  // namespace
 
-Result<std::unique_ptr<LocalHub>> LocalHub::create(const LaneContext& context, FdLoop& fds) {
+Result<std::unique_ptr<LocalHub>> LocalHub::create(const LaneContext& context, FdLoop& fds,
+                                                   Duration silence) {
   KVM_ASSIGN_OR_RETURN(wire::HostIdentity identity, read_host_identity());
   // Random: it names this incarnation, and nobody meets an older one under it.
   identity.local_address =
       fmt::format("kvmend.{:016x}{:016x}", context.random.next(), context.random.next());
   KVM_ASSIGN_OR_RETURN(auto board, Board::create());
   KVM_ASSIGN_OR_RETURN(UniqueFd listener, listen_at(identity.local_address));
-  auto hub = std::unique_ptr<LocalHub>(
-      new LocalHub(context, fds, std::move(identity), std::move(board), std::move(listener)));
-  const Status status = hub->listener_watch_.start(fds, hub->listener_.get(),
-                                                   [raw = hub.get()] { raw->accept_links(); });
+  auto hub = std::unique_ptr<LocalHub>(new LocalHub(
+      context, fds, std::move(identity), std::move(board), std::move(listener), silence));
+  const Status status = hub->watch_listener();
   if (!status.is_ok()) return std::unexpected(status);
   return hub;
 }
 
+Status LocalHub::watch_listener() {
+  return listener_watch_.start(fds_, listener_.get(), [this] { accept_links(); });
+}
+
 LocalHub::LocalHub(const LaneContext& context, FdLoop& fds, wire::HostIdentity identity,
-                   std::unique_ptr<Board> board, UniqueFd listener)
+                   std::unique_ptr<Board> board, UniqueFd listener, Duration silence)
     : context_(context),
       fds_(fds),
       identity_(std::move(identity)),
       board_(std::move(board)),
       listener_(std::move(listener)),
+      accept_timer_(context.loop),
+      link_timer_(context.loop),
+      silence_(silence),
       pools_(
           std::make_shared<const memory::PoolSegments>(memory::PoolRegistry::of_process().list())),
       workers_(context.loop, *board_,
@@ -67,9 +86,9 @@ std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& i
                                                      std::uint64_t lane, PullSink& sink) {
   std::shared_ptr<SourceLink> link;
   if (const auto at = sources_.find(initiator.local_address); at != sources_.end())
-    link = at->second.lock();
+    link = at->second.link.lock();
   if (!link) {
-    std::erase_if(sources_, [](const auto& entry) { return entry.second.expired(); });
+    std::erase_if(sources_, [](const auto& entry) { return entry.second.link.expired(); });
     const std::string peer = fmt::format("process {}", initiator.pid);
     if (sources_.size() >= config::kMaxLocalLinks) return nullptr;
     auto opened = SourceLink::open(fds_, identity_, *board_, initiator,
@@ -81,7 +100,8 @@ std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& i
       return nullptr;
     }
     link = std::move(*opened);
-    sources_[initiator.local_address] = link;
+    sources_[initiator.local_address] = {link, context_.loop.now()};
+    arm_link_sweep();
   }
   return std::make_unique<LocalReceiver>(*this, std::move(link), lane, sink);
 }
@@ -100,32 +120,95 @@ void LocalHub::say_fallback(const std::string& peer, const Status& why) {
 // ------------------------------------------------------------------------------------------ links
 
 void LocalHub::accept_links() {
-  while (auto fd = accept_from(listener_.get())) {
-    if (targets_.size() >= config::kMaxLocalLinks) continue;  // closes it
-    TargetLink::Events events;
-    events.on_hello = [this](TargetLink& link) {
-      target_by_address_[link.address()] = &link;
-      link.show(memory::PoolRegistry::of_process().list());
-    };
-    events.on_ready = [this](TargetLink& link) {
-      if (!link.usable())
-        say_fallback(fmt::format("process {}", link.pid()),
-                     {Code::kUnavailable, Origin::kLocal,
-                      "it may not read this process's memory, and no pool is registered"});
-    };
-    events.on_closed = [this](TargetLink& link) { on_target_closed(link); };
-    events.on_dead = [this](TargetLink& link, const Status& why) { on_target_dead(link, why); };
-    auto link = TargetLink::accept(fds_, std::move(*fd), identity_.uid, *board_,
-                                   context_.random.next(), std::move(events));
-    if (link) {
-      targets_.push_back(std::move(*link));
-    } else {
-      std::uint64_t held_back = 0;
-      if (refused_log_.allow(context_.loop.now(), held_back))
-        spdlog::warn("refused a local link: {} ({} more since)", link.error().to_string(),
-                     held_back);
+  while (true) {
+    auto fd = accept_from(listener_.get());
+    if (fd) {
+      accept_link(std::move(*fd));
+      continue;
     }
+    const int error = errno;
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+    // The connection stays in the backlog, and the socket readable: without a pause this loop would
+    // do nothing but ask for it.
+    if (shed_silent_link()) continue;
+    accept_timer_.arm(context_.loop.now() + config::kAcceptRetry, [this] {
+      if (!watch_listener().is_ok())  // no epoll entry either: the same again
+        accept_timer_.arm(context_.loop.now() + config::kAcceptRetry, [this] { accept_links(); });
+    });
+    return listener_watch_.stop();
   }
+}
+
+void LocalHub::accept_link(UniqueFd fd) {
+  if (targets_.size() >= config::kMaxLocalLinks && !shed_silent_link()) return;  // closes it
+  TargetLink::Events events;
+  events.on_hello = [this](TargetLink& link) {
+    target_by_address_[link.address()] = &link;
+    link.show(memory::PoolRegistry::of_process().list());
+  };
+  events.on_ready = [this](TargetLink& link) {
+    if (!link.usable())
+      say_fallback(fmt::format("process {}", link.pid()),
+                   {Code::kUnavailable, Origin::kLocal,
+                    "it may not read this process's memory, and no pool is registered"});
+  };
+  events.on_closed = [this](TargetLink& link) { on_target_closed(link); };
+  events.on_dead = [this](TargetLink& link, const Status& why) { on_target_dead(link, why); };
+  auto link = TargetLink::accept(fds_, std::move(fd), identity_.uid, *board_,
+                                 context_.random.next(), std::move(events));
+  if (!link) {
+    std::uint64_t held_back = 0;
+    if (refused_log_.allow(context_.loop.now(), held_back))
+      spdlog::warn("refused a local link: {} ({} more since)", link.error().to_string(), held_back);
+    return;
+  }
+  silent_.push_back({link->get(), context_.loop.now()});
+  targets_.push_back(std::move(*link));
+  arm_link_sweep();
+}
+
+// False: every link has said who it is.
+bool LocalHub::shed_silent_link() {
+  while (!silent_.empty()) {
+    const TargetLink* oldest = silent_.front().link;
+    silent_.pop_front();
+    const auto at = std::ranges::find(targets_, oldest, [](const auto& t) { return t.get(); });
+    if (at == targets_.end() || (*at)->ready()) continue;
+    (*at)->close();
+    return true;
+  }
+  return false;
+}
+
+void LocalHub::arm_link_sweep() {
+  if (link_timer_.armed()) return;
+  link_timer_.arm(context_.loop.now() + silence_ / 4, [this] {
+    if (!contain("sweeping local links", [this] { sweep_links(); })) arm_link_sweep();
+  });
+}
+
+// Whoever connects and says nothing holds a descriptor; whoever doesn't answer us, one of ours.
+void LocalHub::sweep_links() {
+  const Time before = context_.loop.now() - silence_;
+  while (!silent_.empty() && silent_.front().since <= before) {
+    const TargetLink* link = silent_.front().link;
+    silent_.pop_front();
+    const auto at = std::ranges::find(targets_, link, [](const auto& t) { return t.get(); });
+    if (at != targets_.end() && !(*at)->ready()) (*at)->close();
+  }
+  bool waiting = !silent_.empty();
+  for (const auto& [address, source] : sources_) {
+    const auto link = source.link.lock();
+    if (!link || !link->awaits_welcome()) continue;
+    if (source.since > before) {
+      waiting = true;
+      continue;
+    }
+    say_fallback("the sender at @" + address,
+                 {Code::kUnavailable, Origin::kLocal, "it doesn't answer on its local link"});
+    link->give_up();
+  }
+  if (waiting) arm_link_sweep();
 }
 
 void LocalHub::on_pools_changed() {
@@ -143,9 +226,13 @@ void LocalHub::on_target_closed(TargetLink& target) {
   if (const auto at = target_by_address_.find(target.address());
       at != target_by_address_.end() && at->second == &target)
     target_by_address_.erase(at);
+  std::erase_if(silent_, [&](const Silent& silent) { return silent.link == &target; });
   const auto at = std::ranges::find(targets_, &target, [](const auto& link) { return link.get(); });
   if (at == targets_.end()) return;
-  context_.loop.post([gone = std::move(*at)] {});  // it is on the stack
+  closed_.push_back(std::move(*at));  // it is on the stack, and must not outlive our board
+  context_.loop.post([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) closed_.clear();
+  });
   targets_.erase(at);
 }
 
@@ -206,11 +293,11 @@ void LocalHub::run() {
     if (i < of_sources) {
       const auto at =
           std::ranges::find_if(receivers_, [&](auto* r) { return r->lane() == frame.lane; });
-      if (at != receivers_.end()) (*at)->sink().on_shared_frame(frame.view());
+      if (at != receivers_.end()) hand_over((*at)->sink(), frame);
     } else {
       const auto at =
           std::ranges::find_if(senders_, [&](auto* s) { return s->lane() == frame.lane; });
-      if (at != senders_.end()) (*at)->sink().on_shared_frame(frame.view());
+      if (at != senders_.end()) hand_over((*at)->sink(), frame);
     }
   }
 }
@@ -222,12 +309,12 @@ void LocalHub::start(std::shared_ptr<CopyJob> job) {
   if (bytes <= config::kInlinePullBytes && bytes <= inline_left_) {
     inline_left_ -= bytes;
     if (!inline_reset_scheduled_) {
-      inline_reset_scheduled_ = true;
       context_.loop.at_end_of_turn([this, alive = std::weak_ptr(alive_)] {
         if (alive.expired()) return;
         inline_reset_scheduled_ = false;
         inline_left_ = config::kInlinePullBudget;
       });
+      inline_reset_scheduled_ = true;
     }
     workers_.run_inline(*job);
     answer(*job);
@@ -240,7 +327,10 @@ void LocalHub::start(std::shared_ptr<CopyJob> job) {
 void LocalHub::on_jobs_done(std::vector<std::shared_ptr<CopyJob>>& jobs) {
   for (const std::shared_ptr<CopyJob>& job : jobs) {
     active_.erase(job);
-    answer(*job);
+    LocalReceiver* receiver = job->receiver;
+    if (contain("answering a pull", [&] { answer(*job); })) continue;
+    if (receiver != nullptr && receivers_.contains(receiver))
+      contain("closing a lane", [&] { receiver->sink().on_source_gone(no_memory()); });
   }
 }
 

@@ -2,6 +2,7 @@
 // means for copies that run.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/time.h"
 #include "memory/pool_registry.h"
 #include "memory/region_table.h"
 #include "transport/lane.h"
@@ -27,8 +29,10 @@ namespace kvmend::transport::local {
 /// Loop thread. Its lanes must be closed before it goes.
 class LocalHub final : public PullPort, private memory::RevocationObserver, private env::Poller {
  public:
-  /// Listens for links. Errors: what the machine doesn't offer (then engines use tcp).
-  static Result<std::unique_ptr<LocalHub>> create(const LaneContext& context, FdLoop& fds);
+  /// Listens for links; one that hasn't said who it is after `silence` is closed. Errors: what the
+  /// machine doesn't offer (then engines use tcp).
+  static Result<std::unique_ptr<LocalHub>> create(const LaneContext& context, FdLoop& fds,
+                                                  Duration silence = config::kHandshakeDeadline);
   ~LocalHub() override;
 
   [[nodiscard]] const wire::HostIdentity& identity() const override { return identity_; }
@@ -58,7 +62,7 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
 
  private:
   LocalHub(const LaneContext& context, FdLoop& fds, wire::HostIdentity identity,
-           std::unique_ptr<Board> board, UniqueFd listener);
+           std::unique_ptr<Board> board, UniqueFd listener, Duration silence);
 
   // env::Poller: the rings of all links.
   [[nodiscard]] bool ready() const override;
@@ -68,7 +72,12 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   void on_region_ending(const memory::Region& region) override;
   void on_grant_ending(GrantId grant) override;
 
+  Status watch_listener();
   void accept_links();
+  void accept_link(UniqueFd fd);
+  bool shed_silent_link();
+  void sweep_links();
+  void arm_link_sweep();
   void on_pools_changed();
   void on_source_dead(const std::string& address, const Status& why);
   void on_target_dead(const TargetLink& target, const Status& why);
@@ -82,9 +91,22 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   std::unique_ptr<Board> board_;
   UniqueFd listener_;
   FdWatch listener_watch_;
-  std::unordered_map<std::string, std::weak_ptr<SourceLink>> sources_;  // by their address
+  env::ScopedTimer accept_timer_;
+  env::ScopedTimer link_timer_;
+  const Duration silence_;
+  struct Source {
+    std::weak_ptr<SourceLink> link;
+    Time since;
+  };
+  struct Silent {
+    const TargetLink* link;
+    Time since;
+  };
+  std::unordered_map<std::string, Source> sources_;  // by their address
+  std::deque<Silent> silent_;  // accepted, not known to be ready; oldest first
   LogLimiter refused_log_{config::kLogInterval};
   std::vector<std::unique_ptr<TargetLink>> targets_;
+  std::vector<std::unique_ptr<TargetLink>> closed_;  // until this turn is over
   std::unordered_map<std::string, TargetLink*> target_by_address_;
   std::unordered_set<LocalReceiver*> receivers_;
   std::unordered_set<LocalSender*> senders_;

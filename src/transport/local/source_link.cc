@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/log.h"
 #include "base/try.h"
 
@@ -55,7 +56,7 @@ Status SourceLink::start(FdLoop& fds, const wire::HostIdentity& self, const Boar
   const int pidfd = pending_->process.fd();
   status = process_watch_.start(fds, pidfd, [this, pid = pending_->process.pid()] {
     process_watch_.stop();
-    break_off();
+    give_up();
     const Gone gone = gone_;  // it may destroy this link
     gone(Status(Code::kConnectionReset, Origin::kPeer, fmt::format("process {} has died", pid)));
   });
@@ -75,32 +76,38 @@ void SourceLink::break_off() {
   memory_.reset();
 }
 
+void SourceLink::give_up() {
+  break_off();
+  fd_.reset();
+}
+
 void SourceLink::on_readable() {
-  while (true) {
+  while (fd_.is_open()) {
     Received received = receive_message(fd_.get());
     if (received.kind == Received::Kind::kNothing) return;
     bool good = received.kind == Received::Kind::kMessage;
-    if (good) {
-      switch (received.message.kind) {
-        case LinkKind::kWelcome:
-          good = welcome(received);
-          break;
-        case LinkKind::kSegment:
-          good = map_segment(received);
-          break;
-        case LinkKind::kRetire: {
-          auto fewer = std::make_shared<SegmentMap>(*segments_);
-          fewer->erase(received.message.id);
-          segments_ = std::move(fewer);
-          break;
-        }
-        case LinkKind::kBell:
-          break;  // the loop is awake now and looks at the ring
-        default:
-          good = false;
-      }
+    if (good && !contain("a local link's message", [&] { good = on_message(received); }))
+      good = false;
+    if (!good) return give_up();
+  }
+}
+
+bool SourceLink::on_message(Received& received) {
+  switch (received.message.kind) {
+    case LinkKind::kWelcome:
+      return welcome(received);
+    case LinkKind::kSegment:
+      return map_segment(received);
+    case LinkKind::kRetire: {
+      auto fewer = std::make_shared<SegmentMap>(*segments_);
+      fewer->erase(received.message.id);
+      segments_ = std::move(fewer);
+      return true;
     }
-    if (!good) return break_off();
+    case LinkKind::kBell:
+      return true;  // the loop is awake now and looks at the ring
+    default:
+      return false;
   }
 }
 

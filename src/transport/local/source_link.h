@@ -33,6 +33,10 @@ class SourceLink {
   [[nodiscard]] std::shared_ptr<const SourceMemory> memory() const { return memory_; }
   [[nodiscard]] std::shared_ptr<const SegmentMap> segments() const { return segments_; }
   [[nodiscard]] const std::string& address() const { return address_; }
+  /// The sender hasn't answered our hello.
+  [[nodiscard]] bool awaits_welcome() const { return !memory_ && fd_.is_open(); }
+  /// It won't any more: nothing is pulled over this link; the process is still watched.
+  void give_up();
   LinkRing& ring() { return ring_; }
   bool put(std::uint64_t lane, Bytes frame) { return ring_.put(lane, frame, fd_.get()); }
 
@@ -40,6 +44,7 @@ class SourceLink {
   SourceLink(PeerProcess process, UniqueFd fd, std::string address, Board& board, Gone gone);
   Status start(FdLoop& fds, const wire::HostIdentity& self, const Board& board);
   void on_readable();
+  bool on_message(Received& received);
   bool welcome(Received& received);
   bool map_segment(Received& received);
   void break_off();

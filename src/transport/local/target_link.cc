@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/config.h"
+#include "base/contain.h"
 #include "base/try.h"
 
 namespace kvmend::transport::local {
@@ -44,15 +46,21 @@ void TargetLink::on_readable() {
   while (!closed_) {
     Received received = receive_message(fd_.get());
     if (received.kind == Received::Kind::kNothing) return;
-    if (received.kind == Received::Kind::kMessage && on_message(received)) continue;
-    closed_ = true;
-    ready_ = false;
-    ring_.disconnect();
-    link_watch_.stop();
-    process_watch_.stop();
-    events_.on_closed(*this);
-    return;
+    bool good = received.kind == Received::Kind::kMessage;
+    if (good && !contain("a local link's message", [&] { good = on_message(received); }))
+      good = false;
+    if (!good) return close();
   }
+}
+
+void TargetLink::close() {
+  if (std::exchange(closed_, true)) return;
+  ready_ = false;
+  ring_.disconnect();
+  link_watch_.stop();
+  process_watch_.stop();
+  fd_.reset();
+  events_.on_closed(*this);
 }
 
 bool TargetLink::on_message(Received& received) {

@@ -53,6 +53,9 @@ class TargetLink {
   [[nodiscard]] const PeerProcess* process() const { return process_ ? &*process_ : nullptr; }
   [[nodiscard]] const PeerBoard* board() const { return board_.get(); }
 
+  /// Ends the link, as if the other side had: `on_closed` comes, and its descriptor is free.
+  void close();
+
   LinkRing& ring() { return ring_; }
   bool put(std::uint64_t lane, Bytes frame) { return ring_.put(lane, frame, fd_.get()); }
 
