@@ -113,6 +113,12 @@ TEST_F(Recovery, AShortageOfDescriptorsNeverCountsAgainstThePeer) {
   EXPECT_EQ(a_->state(*b_), "connecting");
   EXPECT_EQ(counters().strikes, 0U);
   EXPECT_EQ(counters().blacklistings, 0U);
+  // It says nothing about the peer, but whoever waits is told why.
+  EXPECT_NE(a_->session(*b_)->info().last_error.find("resource_exhausted"), std::string::npos);
+  const FlightPtr late =
+      a_->submit(*b_, Opcode::kWrite, {{a_->at(0), b_->address(0), 8}}, {.deadline = 100ms});
+  ASSERT_TRUE(engines_.finish({late}));
+  EXPECT_NE(late->text().find("last error: resource_exhausted"), std::string::npos) << late->text();
   a_->process().set_descriptor_limit(64);
   ASSERT_TRUE(engines_.finish(flights, 2s));
   expect_all_ok(flights);

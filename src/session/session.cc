@@ -107,6 +107,16 @@ Status Session::refusal() const {
   return {why.code(), why.origin(), fmt::format("{}: {}", id_, why.detail()), why.sys_errno()};
 }
 
+// Health passes over what says nothing about the peer (a shortage here, a refusal for now), but
+// whoever asks why nothing moves must be told.
+void Session::note_problem(const Status& why) {
+  last_problem_ = health::History::shortened(why);
+}
+
+std::string Session::last_error() const {
+  return last_problem_.is_ok() ? "" : last_problem_.to_string();
+}
+
 void Session::failed(const Status& why) {
   const Time now = host_.loop.now();
   apply(health_.on_failure({why, epoch_attempt_, now}, now), why);
@@ -126,8 +136,8 @@ void Session::open_epoch() {
   if (status.is_ok()) return;
   // A shortage here says nothing about the peer: wait for ports or memory and try again.
   drop_epoch();
-  const Time now = host_.loop.now();
-  apply(health_.on_failure({status, epoch_attempt_, now}, now), status);
+  note_problem(status);
+  failed(status);
   reconnect_later();
 }
 
@@ -144,6 +154,7 @@ void Session::reconnect_later() {
 
 void Session::lost_epoch(const Status& why) {
   drop_epoch();
+  note_problem(why);
   failed(why);
   reconnect_later();
 }
@@ -208,6 +219,7 @@ void Session::on_epoch_rejected(const wire::HelloReject& reject) {
   drop_epoch();
   const Status why(reject.code, Origin::kPeer,
                    fmt::format("{} refused the session: {}", id_, reject.message));
+  note_problem(why);
   if (reject.code == Code::kPeerRestarted) {
     if (reject.incarnation == health_.peer()) {
       failed({Code::kProtocolError, Origin::kPeer, why.detail()});
@@ -309,6 +321,7 @@ void Session::probe_done(Probe* probe, const ProbeResult& result) {
   spdlog::debug("probe of {} begun {:.3f} s ago: {}", id_, to_seconds(host_.loop.now() - started),
                 result.status.to_string());
   const Time now = host_.loop.now();
+  if (!result.status.is_ok()) note_problem(result.status);
   apply(result.status.is_ok() ? health_.on_probe_passed(started, result.incarnation, now)
                               : health_.on_probe_failed(started, result.status, now),
         result.status);
@@ -434,11 +447,13 @@ void Session::on_tick() {
       }
     }
     for (Opening& opening : due)
-      opening.opened(health_.blacklisted()
-                         ? refusal()
-                         : Status(Code::kDeadlineExceeded, Origin::kLocal,
-                                  fmt::format("session {} is still {}", id_,
-                                              health::state_name(health_.state()))));
+      opening.opened(
+          health_.blacklisted()
+              ? refusal()
+              : Status(Code::kDeadlineExceeded, Origin::kLocal,
+                       fmt::format("session {} is still {}{}{}", id_,
+                                   health::state_name(health_.state()),
+                                   last_problem_.is_ok() ? "" : "; last error: ", last_error())));
   }
   if (now >= health_.next_timer()) apply(health_.on_timer(now));
   arm();
@@ -467,7 +482,7 @@ SessionInfo Session::info() const {
   info.recoveries = health_.counters().recoveries;
   info.last_detect_seconds = to_seconds(last_detect_);
   info.last_recover_seconds = to_seconds(last_recover_);
-  if (!health_.last_cause().is_ok()) info.last_error = health_.last_cause().to_string();
+  info.last_error = last_error();
   for (const health::HistoryEntry& entry : health_.history())
     info.history.push_back(
         {to_seconds(now - entry.at), std::string(state_name(entry.from)),

@@ -154,6 +154,8 @@ class Session final : private EpochEvents {
 
   void apply(const health::Outcome& outcome, const Status& cause = {});
   void failed(const Status& why);
+  void note_problem(const Status& why);
+  [[nodiscard]] std::string last_error() const;
   void lost_epoch(const Status& why);
   void reconnect_later();
   void handed_on(const std::vector<TransferId>& told);
@@ -232,6 +234,7 @@ class Session final : private EpochEvents {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   // For people.
+  Status last_problem_;  // of the way to the peer; also what isn't the peer's fault
   std::uint64_t bytes_written_ = 0;
   std::uint64_t bytes_read_ = 0;
   std::uint64_t ok_ = 0;

@@ -344,8 +344,7 @@ Status Session::expired(const TransferState& transfer) const {
           fmt::format("{} of {} bytes were confirmed by {} within {} ms (session {}{}{})",
                       transfer.acked_bytes, transfer.total_bytes, id_, ms.count(),
                       health::state_name(health_.state()),
-                      health_.last_cause().is_ok() ? "" : "; last error: ",
-                      health_.last_cause().is_ok() ? "" : health_.last_cause().to_string())};
+                      last_problem_.is_ok() ? "" : "; last error: ", last_error())};
 }
 
 void Session::fail_users_of(const std::byte* base, std::uint64_t length, const Status& why) {
