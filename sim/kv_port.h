@@ -44,8 +44,9 @@ class WatchedPort final : public kv::EnginePort {
   }
   kv::WriteId write(kv::Write write) override { return inner_.write(std::move(write)); }
   void cancel(kv::WriteId write, const Status& why) override { inner_.cancel(write, why); }
-  Status send(const Address& to, Incarnation target, std::string_view body) override {
-    return inner_.send(to, target, body);
+  Status send(const Address& to, Incarnation target, std::string_view body,
+              std::string key) override {
+    return inner_.send(to, target, body, std::move(key));
   }
   [[nodiscard]] std::optional<kv::Blacklisted> blacklisted(const Address& peer) const override {
     return inner_.blacklisted(peer);

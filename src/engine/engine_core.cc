@@ -216,14 +216,14 @@ void EngineCore::cancel(const std::shared_ptr<session::TransferState>& transfer,
     session->finish(transfer, why);
 }
 
-Status EngineCore::send_upper(const Address& to, Incarnation target, std::uint32_t kind,
-                              Bytes body) {
+Status EngineCore::send_upper(const Address& to, Incarnation target, std::uint32_t kind, Bytes body,
+                              std::string key) {
   if (silent_) return admits();
   const auto session = sessions_->find_or_create(to);
   if (!session) return session.error();
   return (*session)->send_control(
       wire::Upper{kind, std::string(reinterpret_cast<const char*>(body.data()), body.size())},
-      target);
+      target, std::move(key));
 }
 
 void EngineCore::remove_observer(CoreObserver* observer) {

@@ -85,8 +85,10 @@ class EngineCore {
 
   /// Sends a message of the layer above, reliably and in order per pair of incarnations. `target`
   /// set: dropped (and false returned at once, or later silently) when another incarnation is or
-  /// becomes known. Errors: kResourceExhausted (backlog), kPeerRestarted.
-  Status send_upper(const Address& to, Incarnation target, std::uint32_t kind, Bytes body);
+  /// becomes known. `key` (not empty) names what it says: an earlier one that waits is replaced.
+  /// Errors: kResourceExhausted (backlog), kPeerRestarted.
+  Status send_upper(const Address& to, Incarnation target, std::uint32_t kind, Bytes body,
+                    std::string key = {});
 
   void add_observer(CoreObserver* observer) { observers_.push_back(observer); }
   void remove_observer(CoreObserver* observer);

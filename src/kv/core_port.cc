@@ -72,9 +72,11 @@ void CorePort::cancel(WriteId write, const Status& why) {
   core_.cancel(transfer, why);
 }
 
-Status CorePort::send(const Address& to, Incarnation target, std::string_view body) {
+Status CorePort::send(const Address& to, Incarnation target, std::string_view body,
+                      std::string key) {
   return core_.send_upper(to, target, wire::kUpperKv,
-                          {reinterpret_cast<const std::byte*>(body.data()), body.size()});
+                          {reinterpret_cast<const std::byte*>(body.data()), body.size()},
+                          std::move(key));
 }
 
 std::optional<Blacklisted> CorePort::blacklisted(const Address& peer) const {

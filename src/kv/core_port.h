@@ -32,7 +32,8 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
       GrantId grant) const override;
   WriteId write(Write write) override;
   void cancel(WriteId write, const Status& why) override;
-  Status send(const Address& to, Incarnation target, std::string_view body) override;
+  Status send(const Address& to, Incarnation target, std::string_view body,
+              std::string key) override;
   [[nodiscard]] std::optional<Blacklisted> blacklisted(const Address& peer) const override;
   [[nodiscard]] RoomEvents* room_events() override { return room_events_; }
   void on_peer_registered(const Address& peer, Incarnation incarnation) override;

@@ -97,8 +97,10 @@ class EnginePort {
   virtual void cancel(WriteId write, const Status& why) = 0;
 
   /// Reliable and in order per pair of incarnations; lost when the session is given up. `target`
-  /// set: only that process gets it. Errors: kResourceExhausted, kPeerRestarted.
-  virtual Status send(const Address& to, Incarnation target, std::string_view body) = 0;
+  /// set: only that process gets it. `key` names what it says: an earlier message of that key that
+  /// hasn't left is replaced. Errors: kResourceExhausted, kPeerRestarted.
+  virtual Status send(const Address& to, Incarnation target, std::string_view body,
+                      std::string key) = 0;
 
   /// Set while the peer's session is blacklisted.
   [[nodiscard]] virtual std::optional<Blacklisted> blacklisted(const Address& peer) const = 0;

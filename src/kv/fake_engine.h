@@ -92,7 +92,9 @@ struct FakeEngine {
   std::set<Incarnation> writers;     ///< whose writes have reached it
   std::map<WriteId, Write> running;  ///< own writes, in order
   std::uint64_t messages_sent = 0;
+  std::vector<std::string> keys_sent;
   std::map<std::string, Blacklisted> blacklisted;  ///< its sessions, as the test says
+  std::vector<Incarnation> registered;             ///< `on_peer_registered` was told of
 };
 
 /// The network between the engines of a test.
@@ -255,7 +257,12 @@ class FakePort final : public EnginePort {
     engine_.running.erase(found);
     on_done(why, 0);
   }
-  Status send(const Address& to, Incarnation target, std::string_view body) override {
+  void on_peer_registered(const Address& /*peer*/, Incarnation incarnation) override {
+    engine_.registered.push_back(incarnation);
+  }
+  Status send(const Address& to, Incarnation target, std::string_view body,
+              std::string key) override {
+    engine_.keys_sent.push_back(std::move(key));
     if (engine_.dead) return {};
     ++engine_.messages_sent;
     engine_.net.deliver(engine_, to.to_string(), target, std::string(body));

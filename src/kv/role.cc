@@ -4,6 +4,21 @@
 
 namespace kvmend::kv {
 
+std::string said_by(const wire::KvMessage& message) {
+  return std::visit(
+      [&](const auto& one) {
+        if constexpr (requires { one.registration; }) {
+          return fmt::format("{}/{}", message.index(), one.registration);
+        } else if constexpr (requires { one.status; }) {
+          return fmt::format("{}/{}/{}/{}", message.index(), one.room.value, one.attempt,
+                             one.status);
+        } else {
+          return fmt::format("{}/{}/{}", message.index(), one.room.value, one.attempt);
+        }
+      },
+      message);
+}
+
 void Surroundings::count_live(KvRole role, std::size_t live) const {
   counters.rooms = live;
   if (RoomEvents* events = port.room_events())

@@ -20,6 +20,9 @@ struct Peer {
   Incarnation incarnation;
 };
 
+/// Names what a message says: the same for one that is only sent again.
+[[nodiscard]] std::string said_by(const wire::KvMessage& message);
+
 /// Lives as long as the core; the roles and rooms only refer to it.
 struct Surroundings {
   EnginePort& port;
@@ -31,7 +34,7 @@ struct Surroundings {
   [[nodiscard]] Time now() const { return port.loop().now(); }
   /// Encodes and sends. What can't be sent is logged by the caller or repeated later.
   Status send(const Peer& to, const wire::KvMessage& message) const {
-    return port.send(to.address, to.incarnation, wire::encode_kv(message));
+    return port.send(to.address, to.incarnation, wire::encode_kv(message), said_by(message));
   }
   /// A room has ended: counts it, here and in the metrics. `live`: rooms that are left.
   void count_over(KvRole role, const RoomHandle& room, const Status& result,

@@ -59,6 +59,47 @@ TEST(ControlOutboxTest, ANewIncarnationStartsClean) {
   EXPECT_EQ(sent(outbox), Numbers{1});
 }
 
+// A stopped peer takes nothing for a minute, and whoever waits for its answer repeats his words.
+TEST(ControlOutboxTest, ARepeatedMessageReplacesTheOneThatWaits) {
+  ControlOutbox outbox;
+  for (std::size_t i = 1; i <= 100; ++i) {
+    ASSERT_TRUE(outbox.add(body(i), {}, "room 1").is_ok());
+    ASSERT_TRUE(outbox.add(body(i), {}, "room 2").is_ok());
+  }
+  EXPECT_EQ(outbox.size(), 2U);
+  EXPECT_EQ(outbox.bytes(), 200U);
+  outbox.begin_epoch(0);
+  EXPECT_EQ(sent(outbox), (Numbers{1, 2}));
+  // What is on its way can't be taken back: one more, which then stands for all that follow.
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(outbox.add(body(), {}, "room 1").is_ok());
+  EXPECT_EQ(outbox.size(), 3U);
+  EXPECT_EQ(sent(outbox), Numbers{3});
+  outbox.end_epoch();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(outbox.add(body(), {}, "room 1").is_ok());
+  EXPECT_EQ(outbox.size(), 3U);
+  outbox.begin_epoch(2);  // the peer has the first two
+  EXPECT_EQ(sent(outbox), Numbers{3});
+  outbox.acknowledge(3);
+  EXPECT_TRUE(outbox.empty());
+  EXPECT_EQ(outbox.bytes(), 0U);
+  ASSERT_TRUE(outbox.add(body(), {}, "room 1").is_ok());
+  EXPECT_EQ(sent(outbox), Numbers{4});
+}
+
+// Case: Ctrl-C in a `notify` whose peer is away.
+TEST(ControlOutboxTest, WhatHasNotLeftCanBeTakenBack) {
+  ControlOutbox outbox;
+  for (const std::uint64_t id : {7, 8, 9}) ASSERT_TRUE(outbox.add(body(), TransferId(id)).is_ok());
+  outbox.withdraw(TransferId(7));
+  outbox.begin_epoch(0);
+  outbox.withdraw(TransferId(8));
+  EXPECT_EQ(sent(outbox), Numbers{1});
+  outbox.withdraw(TransferId(9));  // it has left
+  EXPECT_EQ(outbox.acknowledge(1), Told{TransferId(9)});
+  EXPECT_TRUE(outbox.empty());
+  EXPECT_EQ(outbox.bytes(), 0U);
+}
+
 TEST(ControlOutboxTest, IsBounded) {
   ControlOutbox outbox;
   ASSERT_TRUE(outbox.add(body(config::kMaxControlBacklogBytes)).is_ok());

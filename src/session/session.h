@@ -100,8 +100,9 @@ class Session final : private EpochEvents {
   void submit(const TransferPtr& transfer);
   /// Ends a transfer; its memory isn't touched after this returns.
   void finish(const TransferPtr& transfer, const Status& status);
-  /// Queues a reliable control message. Errors: kResourceExhausted, kPeerRestarted.
-  Status send_control(const wire::Control& control, Incarnation target);
+  /// Queues a reliable control message; one of the same `key` (not empty) that waits is replaced.
+  /// Errors: kResourceExhausted, kPeerRestarted.
+  Status send_control(const wire::Control& control, Incarnation target, std::string key = {});
 
   using Opened = std::move_only_function<void(const Status&)>;
   /// Connects if need be and pins the session to whoever answers; `opened` runs once.

@@ -310,6 +310,7 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
     }
     keep->chunks_in_flight = 0;
   }
+  if (keep->notify && !status.is_ok()) outbox_.withdraw(keep->id);
   const Time now = host_.loop.now();
   if (keep->admitted) --admitted_;
   ++(status.is_ok() ? ok_ : failed_);
@@ -367,7 +368,7 @@ void Session::fail_all(const Status& why) {
 
 // --------------------------------------------------------------------------------------- control
 
-Status Session::send_control(const wire::Control& control, Incarnation target) {
+Status Session::send_control(const wire::Control& control, Incarnation target, std::string key) {
   apply(health_.on_demand(host_.loop.now()));
   if (target.is_set() && health_.peer().is_set() && target != health_.peer())
     return {Code::kPeerRestarted, Origin::kPeer,
@@ -377,7 +378,7 @@ Status Session::send_control(const wire::Control& control, Incarnation target) {
     if (outbox_target_.is_set()) outbox_.reset();
     outbox_target_ = target;
   }
-  Status queued = outbox_.add(wire::encode_control(control));
+  Status queued = outbox_.add(wire::encode_control(control), {}, std::move(key));
   if (!queued.is_ok()) return queued;
   update_parked();
   schedule_pump();

@@ -150,13 +150,13 @@ bool sane_versions(std::uint32_t min, std::uint32_t max) {
   return min >= 1 && min <= max;
 }
 
-// Epochs count up by one from 1: a number beyond this is made up, and would leave no room for the
-// next one.
-constexpr std::uint64_t kMaxEpoch = 1ULL << 63U;
+// Epochs and control messages count up by one from 1: a number beyond this is made up, and would
+// leave no room for the next one.
+constexpr std::uint64_t kMaxCount = 1ULL << 63U;
 
 // Why a hello makes no sense for its kind of lane; nullptr when it does.
 const char* lane_error(const Hello& hello) {
-  if (hello.epoch.value > kMaxEpoch) return "epoch beyond 2^63";
+  if (hello.epoch.value > kMaxCount) return "epoch beyond 2^63";
   switch (hello.kind) {
     case LaneKind::kControl:
       return hello.epoch.is_set() ? nullptr : "control lane without an epoch";
@@ -315,6 +315,7 @@ Result<HelloAck> parse_hello_ack(Bytes body) {
   if (ack.version < kVersionMin || ack.version > kVersionMax)
     return malformed(fmt::format("version {} was not offered", ack.version));
   ack.control_seq = from.control_seq();
+  if (ack.control_seq > kMaxCount) return malformed("control sequence number beyond 2^63");
   KVM_RETURN_IF_ERROR(read_common(from, ack));
   const Scratch scratch{
       .region = {.slot = from.scratch_slot(), .generation = from.scratch_generation()},
@@ -340,7 +341,7 @@ Result<HelloReject> parse_hello_reject(Bytes body) {
                      .version_min = from.version_min(),
                      .version_max = from.version_max()};
   if (reject.code == Code::kOk) return malformed("reject with code ok");
-  if (reject.epoch_seen.value > kMaxEpoch) return malformed("epoch beyond 2^63");
+  if (reject.epoch_seen.value > kMaxCount) return malformed("epoch beyond 2^63");
   if (!reject.incarnation.is_set()) return malformed("incarnation 0");
   if (!sane_versions(reject.version_min, reject.version_max))
     return malformed(fmt::format("versions {} to {}", reject.version_min, reject.version_max));

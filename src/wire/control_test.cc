@@ -95,6 +95,9 @@ TEST(HelloAck, ComesBackAsItWas) {
   bad = ack;
   bad.scratch->bytes = kMaxScratchBytes + 1;
   EXPECT_FALSE(parse_hello_ack(encode_hello_ack(bad)));
+  bad = ack;
+  bad.control_seq = ~0ULL;  // the next message's number would be 0: unreliable
+  EXPECT_FALSE(parse_hello_ack(encode_hello_ack(bad)));
 }
 
 TEST(HelloReject, ComesBackCutAndClean) {
