@@ -51,6 +51,9 @@ class WatchedPort final : public kv::EnginePort {
   [[nodiscard]] std::optional<kv::Blacklisted> blacklisted(const Address& peer) const override {
     return inner_.blacklisted(peer);
   }
+  [[nodiscard]] Incarnation proven_incarnation(const Address& peer) const override {
+    return inner_.proven_incarnation(peer);
+  }
   void on_peer_registered(const Address& peer, Incarnation incarnation) override {
     inner_.on_peer_registered(peer, incarnation);
   }

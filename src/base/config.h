@@ -97,6 +97,7 @@ inline constexpr std::size_t kMaxPagesPerRoom = 1'000'000;   // all components: 
 inline constexpr std::size_t kMaxChunksPerRoom = 65'536;
 inline constexpr std::size_t kMaxPiecesPerWrite = 16U << 20;  // merged runs of one `send`
 inline constexpr std::size_t kMaxKvPeers = 4'096;             // registered; the longest unused goes
+inline constexpr std::size_t kMaxKvClaims = 64;               // registrations not yet proven
 inline constexpr std::size_t kMaxAnnouncedRooms = 65'536;     // announced, no sender yet
 inline constexpr std::size_t kMaxAnnouncedBytes = 256U << 20;
 inline constexpr std::size_t kMaxAnnouncedRoomsPerPeer = 16'384;

@@ -20,13 +20,10 @@ class EngineCore::Router final : public session::AcceptorEvents, public session:
     if (session::Session* session = core_.sessions_->find(session_id))
       session->on_peer_hello(incarnation);
   }
-  void on_peer_goodbye(const std::string& session_id, Incarnation incarnation,
-                       const std::string& reason) override {
+  void on_peer_goodbye(const std::string& session_id, const std::string& reason) override {
     std::uint64_t held_back = 0;
     if (goodbye_log_.allow(core_.loop().now(), held_back))
       spdlog::info("{} says goodbye: {} ({} more since)", session_id, reason, held_back);
-    if (session::Session* session = core_.sessions_->find(session_id))
-      session->on_peer_goodbye(incarnation, reason);
   }
   void on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,
                 Bytes body) override {

@@ -108,6 +108,66 @@ TEST(RestartTest, ASwappedProcessIsNoticedWithinAHeartbeatWithoutTraffic) {
   a.core().remove_observer(&news);
 }
 
+// Anyone who can connect can take a peer's name. What he says only makes us ask there.
+TEST(RestartTest, AStrangerInAPeersNameDisturbsNothing) {
+  SimEngines engines(make_tcp_transport, 8, {.bytes_per_second = 50e6});
+  SimEngine& a = engines.add();
+  SimEngine& b = engines.add();
+  engines.options().advertise = b.core().session_id();
+  SimEngine& stranger = engines.add();
+  News news;
+  a.core().add_observer(&news);
+  a.fill(1);
+  const FlightPtr first = a.submit(b, Opcode::kWrite, {{a.at(0), b.address(0), 8}});
+  ASSERT_TRUE(engines.finish({first}));
+  std::vector<FlightPtr> flights;
+  for (std::size_t i = 0; i < 16; ++i)
+    flights.push_back(
+        a.submit(b, Opcode::kWrite, {{a.at(i * 64 * kKiB), b.address(i * 64 * kKiB), 64 * kKiB}}));
+  ASSERT_TRUE(send(stranger, a, "in the name of another").is_ok());
+  engines.run_for(5ms);
+  EXPECT_EQ(news.upper.size(), 1U);
+  std::optional<Status> probed;
+  stranger.core().sessions().probe(a.core().address(), stranger.core().loop().now() + 1s,
+                                   [&](const session::ProbeResult& r) { probed = r.status; });
+  ASSERT_TRUE(engines.run_until([&] { return probed.has_value(); }, 1s));
+  stranger.core().shutdown(1ms, {});  // its goodbye is in b's name too
+  ASSERT_TRUE(engines.finish(flights));
+  for (const FlightPtr& flight : flights) EXPECT_TRUE(flight->ok()) << flight->text();
+  engines.run_for(5s);
+  EXPECT_EQ(a.state(b), "healthy");
+  EXPECT_EQ(a.session(b)->info().retries, 0U);
+  EXPECT_EQ(news.incarnations.size(), 1U);
+  a.core().remove_observer(&news);
+}
+
+// The same word, when it is true: the answer to the question it makes us ask brings the session
+// back long before a heartbeat would have.
+TEST(RestartTest, TheHelloOfANewProcessBringsItsSessionBackAtOnce) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    SimEngines engines(make_tcp_transport, seed);
+    SimEngine& a = engines.add();
+    engines.add();
+    News news;
+    a.core().add_observer(&news);
+    const FlightPtr first =
+        a.submit(engines[1], Opcode::kWrite, {{a.at(0), engines[1].address(0), 8}});
+    ASSERT_TRUE(engines.finish({first}));
+    engines.run_for(5s);
+    engines.world().network().partition(SimEngines::ip(0), SimEngines::ip(1));
+    engines.kill(1);  // nothing tells that it has died
+    SimEngine& b = engines.restart(1);
+    engines.world().network().heal(SimEngines::ip(0), SimEngines::ip(1));
+    const Time before = engines.world().now();
+    ASSERT_TRUE(send(b, a, "hello").is_ok());
+    ASSERT_TRUE(engines.run_until([&] { return news.incarnations.size() == 2; }, 1s));
+    EXPECT_LT(engines.world().now() - before, 50ms) << seed;
+    EXPECT_EQ(news.incarnations[1].second, b.core().incarnation());
+    ASSERT_TRUE(engines.run_until([&] { return a.state(b) == "healthy"; }, 50ms));
+    a.core().remove_observer(&news);
+  }
+}
+
 // Planned for a process that was gone before this engine ever spoke to it.
 TEST(RestartTest, AFirstContactWithAnotherProcessThanMeantGetsNothing) {
   SimEngines engines(make_tcp_transport, 2);

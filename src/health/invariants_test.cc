@@ -22,6 +22,7 @@ enum class Step : std::uint8_t {
   kMistake,
   kHello,
   kHelloNew,
+  kAnswerNew,
   kRegister,
   kProbeStart,
   kProbePass,
@@ -52,7 +53,8 @@ class Checker {
       queued_ = out.probe_at;
       RC_ASSERT(out.probe_at <=
                 now_ + std::max(options_.probe_max_interval, options_.probe_demand_interval));
-      RC_ASSERT(is_blacklisted(out.to));
+      // A healthy session asks only who stands there, when somebody says that it is another.
+      RC_ASSERT(is_blacklisted(out.to) || out.event == Event::kPeerClaimed);
     }
     RC_ASSERT(health_.trial_needed() <= options_.trial_max_transfers);
     RC_ASSERT(health_.probation() <= options_.probation_max);
@@ -102,9 +104,17 @@ class Checker {
       }
       case Step::kHello:
         return health_.on_peer_hello(peer, now_);
-      case Step::kHelloNew:
+      case Step::kHelloNew: {  // true or not: nothing changes by a word
+        const State before = health_.state();
+        const Incarnation known = health_.peer();
+        const Outcome out = health_.on_peer_hello(Incarnation(++spoofed_), now_);
+        RC_ASSERT(health_.state() == before && health_.peer() == known);
+        RC_ASSERT(!out.has(Action::kDropLanes) && !out.has(Action::kFailOldPlan));
+        return out;
+      }
+      case Step::kAnswerNew:
         ++incarnation_.value;
-        return health_.on_peer_hello(incarnation_, now_);
+        return health_.on_peer_answered(incarnation_, now_);
       case Step::kRegister:
         return health_.on_new_registration(peer, now_);
       case Step::kProbeStart:
@@ -175,6 +185,7 @@ class Checker {
   Time now_ = Time{} + 1h;
   SessionHealth health_;
   Incarnation incarnation_{1};
+  std::uint64_t spoofed_ = 1U << 20;
   std::vector<Ticket> tickets_;
   std::vector<Time> probes_;
   Time last_failure_ = Time::min();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/sabotage.h"
 #include "health/classify.h"
@@ -341,26 +343,35 @@ Outcome SessionHealth::strike(const Status& status, Time now) {
 
 // ---- news of the peer ----
 
+// Whoever can connect to us can name anybody: a hello never changes what we hold to be true.
 Outcome SessionHealth::on_peer_hello(Incarnation peer, Time now) {
   if (is_gone(peer)) return nothing(Event::kPeerHello);
-  if (state_ != State::kRetired) last_life_ = std::max(last_life_, now);
+  return is_other(peer) ? claimed(now) : heard_of(now);
+}
+
+Outcome SessionHealth::heard_of(Time now) {
   if (state_ == State::kFailed) hello_pending_ = true;
+  return fire(Event::kPeerHello, now);
+}
+
+Outcome SessionHealth::claimed(Time now) {
+  if (state_ == State::kFailed) return heard_of(now);
+  claim_pending_ = true;
+  return fire(Event::kPeerClaimed, now);
+}
+
+Outcome SessionHealth::on_peer_answered(Incarnation peer, Time now) {
+  if (is_gone(peer)) return nothing(Event::kPeerHello);
+  if (state_ != State::kRetired) last_life_ = std::max(last_life_, now);
   if (is_other(peer)) return restarted(peer, now, {});
   if (!peer_.is_set()) set_peer(peer, now);
-  return fire(Event::kPeerHello, now);
+  return heard_of(now);
 }
 
 Outcome SessionHealth::on_new_registration(Incarnation peer, Time now) {
   if (is_gone(peer)) return nothing(Event::kNewRegistration);
-  const bool other = is_other(peer);
-  if (other && state_ != State::kFailed && state_ != State::kRetired) {
-    return restarted(peer, now, {});
-  }
-  if (other) ++counters_.restarts;
-  if (peer.is_set()) set_peer(peer, now);
-  Outcome out = fire(Event::kNewRegistration, now);
-  if (other) out.actions.add(Action::kFailOldPlan);
-  return out;
+  if (is_other(peer) && state_ != State::kRetired) return claimed(now);
+  return fire(Event::kNewRegistration, now);
 }
 
 // ---- probes ----
@@ -387,6 +398,7 @@ Outcome SessionHealth::on_probe_passed(Time started_at, Incarnation peer, Time n
   ++counters_.probes_passed;
   if (state_ == State::kRetired) return nothing(Event::kProbePassed);
   const bool other = is_other(peer);
+  if (std::exchange(claim_pending_, false)) refuted_claims_ = other ? 0 : refuted_claims_ + 1;
   if (other && state_ != State::kFailed) return restarted(peer, now, {});
   if (other) ++counters_.restarts;
   if (peer.is_set()) set_peer(peer, now);
@@ -433,6 +445,9 @@ Time SessionHealth::probe_due(Event event, Time now) {
     case Event::kPeerRestarted:
       if (!overlap_allowed) return kForever;
       return std::max(now, saturating_add(last_probe_, options_->probe_hello_gap));
+    case Event::kPeerClaimed:
+      if (!overlap_allowed) return kForever;
+      return std::max(now, saturating_add(last_probe_, claim_gap()));
     case Event::kDemand:
       if (!options_->probes_enabled || !overlap_allowed) return kForever;
       return std::max(now, saturating_add(last, options_->probe_demand_interval));
@@ -446,6 +461,14 @@ Time SessionHealth::probe_due(Event event, Time now) {
   // One at a time without demand; the interval runs from start to start.
   if (probes_out_ > 0) return kForever;
   return std::max(now, saturating_add(last, backoff_.next(jitter_.next())));
+}
+
+// A process that restarted is asked for at once. Claims that turned out wrong, one after another,
+// are somebody's game: they cost no more than heartbeats.
+Duration SessionHealth::claim_gap() const {
+  constexpr std::uint32_t kMaxDoublings = 16;
+  const Duration gap = options_->probe_hello_gap * (1U << std::min(refuted_claims_, kMaxDoublings));
+  return std::min(gap, std::max(options_->probe_hello_gap, options_->heartbeat_interval));
 }
 
 void SessionHealth::plan_probe(Outcome& out, Time now) {
@@ -502,7 +525,8 @@ Outcome SessionHealth::on_timer(Time now) {
   if (state_ == State::kProbing) {
     if (!options_->probes_enabled) return out;
     out.actions.add(Action::kScheduleProbe);
-    out.probe_at = now;
+    scheduled_ = std::min(scheduled_, now);
+    out.probe_at = scheduled_;
   } else {
     out.actions.add(Action::kHeartbeat);
   }

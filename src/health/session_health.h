@@ -118,8 +118,11 @@ class SessionHealth {
   /// Something failed. Call for every failure, also the caller's: classification is done here.
   Outcome on_failure(const Failure& failure, Time now);
 
-  // News of the peer.
+  // News of the peer. The first and the third come from a lane that somebody else opened, in the
+  // peer's name: hints, which at most make us ask. Only what answers on a lane of ours is proof.
   Outcome on_peer_hello(Incarnation peer, Time now);
+  /// The process that stands at the peer's address answered our handshake with a refusal.
+  Outcome on_peer_answered(Incarnation peer, Time now);
   /// `peer` may be unset when the layer above doesn't know it.
   Outcome on_new_registration(Incarnation peer, Time now);
 
@@ -159,6 +162,9 @@ class SessionHealth {
   [[nodiscard]] Time probe_due(Event event, Time now);
   Outcome strike(const Status& status, Time now);
   Outcome restarted(Incarnation peer, Time now, const Status& cause);
+  Outcome heard_of(Time now);
+  Outcome claimed(Time now);
+  [[nodiscard]] Duration claim_gap() const;
   [[nodiscard]] bool is_other(Incarnation peer) const;
   [[nodiscard]] bool is_gone(Incarnation peer) const;
   void set_peer(Incarnation peer, Time now);
@@ -202,6 +208,8 @@ class SessionHealth {
   Time scheduled_ = kForever;  ///< what the owner was last told
   bool scheduled_demanded_ = false;
   bool hello_pending_ = false;  ///< the scheduled or running probe answers a hello
+  bool claim_pending_ = false;  ///< a hello named another incarnation; no probe has passed since
+  std::uint32_t refuted_claims_ = 0;  ///< in a row
   LiftedBy lifted_by_ = LiftedBy::kProbe;
   Time lifting_probe_ = Time::min();  ///< start of the probe that opened the trial
 

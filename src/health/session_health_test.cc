@@ -239,7 +239,7 @@ TEST_F(SessionHealthTest, HelloAndDemandBringTheProbeForward) {
 
 TEST_F(SessionHealthTest, ANewIncarnationVoidsThePlanAndIsNotToBlame) {
   connect();
-  const Outcome out = session.on_peer_hello(kNewPeer, now);
+  const Outcome out = session.on_peer_answered(kNewPeer, now);
   EXPECT_EQ(out.to, State::kConnecting);
   EXPECT_TRUE(out.has(Action::kFailOldPlan));
   EXPECT_TRUE(out.has(Action::kReconnect));
@@ -253,11 +253,76 @@ TEST_F(SessionHealthTest, ANewIncarnationVoidsThePlanAndIsNotToBlame) {
   EXPECT_EQ(session.on_connected(kPeer, session.attempt(), now).to, State::kHealthy);
 }
 
+// Anyone who can connect can say hello in a peer's name, with an incarnation of his own.
+TEST_F(SessionHealthTest, AHelloOfAnotherIncarnationOnlyMakesUsAsk) {
+  connect();
+  const Outcome hello = session.on_peer_hello(kNewPeer, now);
+  EXPECT_EQ(hello.to, State::kHealthy);
+  EXPECT_EQ(hello.actions, ActionSet{Action::kScheduleProbe});
+  EXPECT_EQ(hello.probe_at, now);
+  EXPECT_EQ(session.peer(), kPeer);
+  // It was a lie: those we know answer.
+  Time started = now;
+  session.on_probe_started(now);
+  now += 2ms;
+  EXPECT_TRUE(session.on_probe_passed(started, kPeer, now).actions.empty());
+  EXPECT_EQ(session.state(), State::kHealthy);
+  EXPECT_EQ(session.counters().restarts, 0U);
+  // It was true: only the answer voids the plan.
+  now += 1s;
+  ASSERT_TRUE(session.on_peer_hello(kNewPeer, now).has(Action::kScheduleProbe));
+  started = now;
+  session.on_probe_started(now);
+  now += 2ms;
+  const Outcome out = session.on_probe_passed(started, kNewPeer, now);
+  EXPECT_EQ(out.to, State::kConnecting);
+  EXPECT_TRUE(out.has(Action::kFailOldPlan));
+  EXPECT_TRUE(out.has(Action::kReconnect));
+  EXPECT_EQ(session.peer(), kNewPeer);
+}
+
+TEST_F(SessionHealthTest, AFloodOfFalseHellosCostsNoMoreThanHeartbeats) {
+  connect();
+  const Time end = now + 60s;
+  std::uint64_t probes = 0;
+  for (std::uint64_t i = 0; now < end; ++i, now += 5ms) {
+    const Outcome hello = session.on_peer_hello(Incarnation(1'000'000 + i), now);
+    if (hello.has(Action::kScheduleProbe)) {
+      now = std::max(now, hello.probe_at);
+      const Time started = now;
+      session.on_probe_started(now);
+      now += 1ms;
+      session.on_probe_passed(started, kPeer, now);
+      ++probes;
+    }
+  }
+  EXPECT_LE(probes, 70U);
+  EXPECT_EQ(session.state(), State::kHealthy);
+}
+
+// Before the first handshake too: who is meant is told by who answers.
+TEST_F(SessionHealthTest, AHelloDoesNotSayWhomASessionIsTo) {
+  EXPECT_TRUE(session.on_peer_hello(kNewPeer, now).actions.empty());
+  EXPECT_FALSE(session.peer().is_set());
+  EXPECT_TRUE(session.on_new_registration(kNewPeer, now).actions.empty());
+  EXPECT_FALSE(session.peer().is_set());
+}
+
+TEST_F(SessionHealthTest, ARegistrationOfAnotherIncarnationOnlyMakesUsAsk) {
+  connect();
+  EXPECT_EQ(session.on_new_registration(kNewPeer, now).actions, ActionSet{Action::kScheduleProbe});
+  EXPECT_EQ(session.peer(), kPeer);
+  fail(Code::kPeerSilent);
+  now += 10ms;
+  const Outcome out = session.on_new_registration(kNewPeer, now);
+  EXPECT_EQ(out.to, State::kFailed);
+  EXPECT_TRUE(out.has(Action::kScheduleProbe));
+}
+
 TEST_F(SessionHealthTest, ARegistrationLiftsTheBlacklistIntoATrial) {
   blacklist();
-  const Outcome out = session.on_new_registration(kNewPeer, now);
+  const Outcome out = session.on_new_registration(kPeer, now);
   EXPECT_EQ(out.to, State::kProbing);
-  EXPECT_TRUE(out.has(Action::kFailOldPlan));
   for (int i = 0; i < 2; ++i) trial_transfer();
   const Outcome last = trial_transfer();
   ASSERT_TRUE(last.recovery);

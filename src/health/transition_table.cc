@@ -32,6 +32,7 @@ constexpr std::array<Transition, kStateCount * kEventCount> kTable{
                State::kConnecting,
                {kDrop, kOldPlan, kReconnect}},
     Transition{State::kConnecting, Event::kPeerHello, State::kConnecting, {}},
+    Transition{State::kConnecting, Event::kPeerClaimed, State::kConnecting, {kProbe}},
     Transition{State::kConnecting, Event::kProbeStarted, State::kConnecting, {}},
     Transition{State::kConnecting, Event::kProbePassed, State::kConnecting, {}},
     Transition{State::kConnecting, Event::kProbeFailed, State::kConnecting, {}},
@@ -51,6 +52,7 @@ constexpr std::array<Transition, kStateCount * kEventCount> kTable{
     Transition{
         State::kHealthy, Event::kPeerRestarted, State::kConnecting, {kDrop, kOldPlan, kReconnect}},
     Transition{State::kHealthy, Event::kPeerHello, State::kHealthy, {}},
+    Transition{State::kHealthy, Event::kPeerClaimed, State::kHealthy, {kProbe}},
     Transition{State::kHealthy, Event::kProbeStarted, State::kHealthy, {}},
     Transition{State::kHealthy, Event::kProbePassed, State::kHealthy, {}},
     Transition{State::kHealthy, Event::kProbeFailed, State::kHealthy, {}},
@@ -71,6 +73,7 @@ constexpr std::array<Transition, kStateCount * kEventCount> kTable{
     Transition{
         State::kSuspect, Event::kPeerRestarted, State::kConnecting, {kDrop, kOldPlan, kReconnect}},
     Transition{State::kSuspect, Event::kPeerHello, State::kSuspect, {}},
+    Transition{State::kSuspect, Event::kPeerClaimed, State::kSuspect, {kProbe}},
     Transition{State::kSuspect, Event::kProbeStarted, State::kSuspect, {}},
     Transition{State::kSuspect, Event::kProbePassed, State::kSuspect, {}},
     Transition{State::kSuspect, Event::kProbeFailed, State::kSuspect, {}},
@@ -90,6 +93,7 @@ constexpr std::array<Transition, kStateCount * kEventCount> kTable{
     Transition{State::kFailed, Event::kDown, State::kFailed, {}},
     Transition{State::kFailed, Event::kPeerRestarted, State::kFailed, {kOldPlan, kProbe}},
     Transition{State::kFailed, Event::kPeerHello, State::kFailed, {kProbe}},
+    Transition{State::kFailed, Event::kPeerClaimed, State::kFailed, {kProbe}},
     Transition{State::kFailed, Event::kProbeStarted, State::kFailed, {kProbe}},
     Transition{
         State::kFailed, Event::kProbePassed, State::kProbing, {kCancel, kReconnect, kRelease}},
@@ -110,6 +114,7 @@ constexpr std::array<Transition, kStateCount * kEventCount> kTable{
     Transition{
         State::kProbing, Event::kPeerRestarted, State::kProbing, {kDrop, kOldPlan, kReconnect}},
     Transition{State::kProbing, Event::kPeerHello, State::kProbing, {}},
+    Transition{State::kProbing, Event::kPeerClaimed, State::kProbing, {kProbe}},
     Transition{State::kProbing, Event::kProbeStarted, State::kProbing, {}},
     Transition{State::kProbing, Event::kProbePassed, State::kProbing, {}},
     Transition{State::kProbing, Event::kProbeFailed, State::kFailed, {kDrop, kProbe, kFailParked}},
@@ -129,6 +134,7 @@ constexpr std::array<Transition, kStateCount * kEventCount> kTable{
     Transition{State::kRetired, Event::kDown, State::kRetired, {}},
     Transition{State::kRetired, Event::kPeerRestarted, State::kRetired, {}},
     Transition{State::kRetired, Event::kPeerHello, State::kRetired, {}},
+    Transition{State::kRetired, Event::kPeerClaimed, State::kRetired, {}},
     Transition{State::kRetired, Event::kProbeStarted, State::kRetired, {}},
     Transition{State::kRetired, Event::kProbePassed, State::kRetired, {}},
     Transition{State::kRetired, Event::kProbeFailed, State::kRetired, {}},
@@ -164,10 +170,14 @@ std::string_view state_name(State state) {
 }
 
 std::string_view event_name(Event event) {
-  constexpr std::array<std::string_view, kEventCount> kNames{
-      "connected",  "life",          "strike",           "down",         "peer_restarted",
-      "peer_hello", "probe_started", "probe_passed",     "probe_failed", "trial_passed",
-      "demand",     "idle",          "new_registration", "retire"};
+  constexpr std::array<std::string_view, kEventCount> kNames{"connected",      "life",
+                                                             "strike",         "down",
+                                                             "peer_restarted", "peer_hello",
+                                                             "peer_claimed",   "probe_started",
+                                                             "probe_passed",   "probe_failed",
+                                                             "trial_passed",   "demand",
+                                                             "idle",           "new_registration",
+                                                             "retire"};
   return kNames[static_cast<std::size_t>(event)];
 }
 

@@ -49,6 +49,7 @@ enum class Event : std::uint8_t {
   kDown,           ///< the threshold is reached, or the failure is definite
   kPeerRestarted,  ///< another incarnation stands at the address
   kPeerHello,      ///< the peer, same incarnation, said hello to us
+  kPeerClaimed,    ///< a hello in the peer's name, with another incarnation: a hint, unproven
   kProbeStarted,
   kProbePassed,      ///< both stages, and no failure since it began
   kProbeFailed,      ///< or passed, but a failure since it began won
@@ -58,7 +59,7 @@ enum class Event : std::uint8_t {
   kNewRegistration,  ///< the peer registered itself anew with the layer above
   kRetire,           ///< the owner lets go of it
 };
-inline constexpr std::size_t kEventCount = 14;
+inline constexpr std::size_t kEventCount = 15;
 
 /// What the owner must do, in this order.
 enum class Action : std::uint16_t {

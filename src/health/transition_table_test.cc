@@ -31,6 +31,7 @@ TEST(TransitionTable, EveryPairLeadsWhereTheDesignSays) {
       "ffffFr",  // down
       "cccfpr",  // peer_restarted
       "chsfpr",  // peer_hello
+      "chsfpr",  // peer_claimed
       "chsfpr",  // probe_started
       "chsppr",  // probe_passed
       "chsffr",  // probe_failed

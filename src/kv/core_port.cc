@@ -85,9 +85,14 @@ std::optional<Blacklisted> CorePort::blacklisted(const Address& peer) const {
   return Blacklisted{session->refusal(), session->refuses()};
 }
 
+Incarnation CorePort::proven_incarnation(const Address& peer) const {
+  const session::Session* session = core_.sessions().find(peer.to_string());
+  return session == nullptr ? Incarnation{} : session->incarnation();
+}
+
 void CorePort::on_peer_registered(const Address& peer, Incarnation incarnation) {
-  if (session::Session* session = core_.sessions().find(peer.to_string()))
-    session->on_new_registration(incarnation);
+  const auto session = core_.sessions().find_or_create(peer);
+  if (session) (*session)->on_new_registration(incarnation);
 }
 
 void CorePort::on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,

@@ -36,6 +36,7 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
               std::string key) override;
   [[nodiscard]] std::optional<Blacklisted> blacklisted(const Address& peer) const override;
   [[nodiscard]] RoomEvents* room_events() override { return room_events_; }
+  [[nodiscard]] Incarnation proven_incarnation(const Address& peer) const override;
   void on_peer_registered(const Address& peer, Incarnation incarnation) override;
 
  private:

@@ -108,7 +108,10 @@ class EnginePort {
   /// Whom to report rooms to; null: nobody.
   [[nodiscard]] virtual RoomEvents* room_events() { return nullptr; }
 
-  /// The peer's process has registered its layout here: a reason to trust its session again.
+  /// Who answered last at the peer's address, on a connection of ours; unset when nobody has.
+  [[nodiscard]] virtual Incarnation proven_incarnation(const Address& /*peer*/) const { return {}; }
+  /// A process has registered its layout here in the peer's name: a reason to ask who answers
+  /// there (which comes as `on_peer_incarnation`) and to trust its session again.
   virtual void on_peer_registered(const Address& /*peer*/, Incarnation /*incarnation*/) {}
 };
 

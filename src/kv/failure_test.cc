@@ -153,7 +153,7 @@ TEST_F(Failure, R3_PrefillRestarts) {
   expect_landed();
 }
 
-TEST_F(Failure, ANewRegistrationAloneTellsOfTheRestart) {
+TEST_F(Failure, ANewRegistrationIsTheReasonToAskAndTheAnswerTellsOfTheRestart) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   const wire::KvRoomMetadata metadata = capture_metadata(receiver);
   KvSender sender(*prefill->manager, kRoom);
@@ -161,6 +161,11 @@ TEST_F(Failure, ANewRegistrationAloneTellsOfTheRestart) {
   wire::KvRegister again{.registration = 77, .layout = {.page_tokens = 1}};
   FakeEngine stranger(net, kDecodeAt, Incarnation(0xBEEF));
   net.inject(stranger, prefill->engine, again);
+  net.loop.settle();
+  EXPECT_FALSE(is_terminal(sender.poll()));
+  EXPECT_EQ(prefill->engine.registered.back(), stranger.incarnation);
+  prefill->engine.observer->on_peer_incarnation(kDecodeAt, decode->engine.incarnation,
+                                                stranger.incarnation);
   net.loop.settle();
   EXPECT_EQ(sender.failure().code(), Code::kPeerRestarted);
   // What the replaced process says now is void.

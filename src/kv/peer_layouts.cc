@@ -51,6 +51,11 @@ const PeerLayout* PeerLayouts::find(const Peer& peer) {
   return &at->second;
 }
 
+bool PeerLayouts::replaced(const Peer& peer) const {
+  const auto at = peers_.find(peer.session_id);
+  return at != peers_.end() && at->second.before.is_set() && at->second.before == peer.incarnation;
+}
+
 Incarnation PeerLayouts::incarnation_at(const std::string& session_id) const {
   const auto at = peers_.find(session_id);
   return at == peers_.end() ? Incarnation{} : at->second.peer.incarnation;

@@ -33,6 +33,8 @@ class PeerLayouts {
 
   /// The registration of exactly this process, or nullptr.
   [[nodiscard]] const PeerLayout* find(const Peer& peer);
+  /// Whether another process has replaced this one at its address.
+  [[nodiscard]] bool replaced(const Peer& peer) const;
   /// The process that is registered at this address; unset when none is.
   [[nodiscard]] Incarnation incarnation_at(const std::string& session_id) const;
 

@@ -122,7 +122,23 @@ void PrefillRole::on_message(const Peer& from, wire::KvMessage message) {
   std::visit([&](auto& one) { handle(from, std::move(one)); }, message);
 }
 
-void PrefillRole::handle(const Peer& from, const wire::KvRegister& message) {
+// Anybody may speak in an engine's name. Rooms of the process that we know end when another one is
+// seen to stand there, not by a word.
+void PrefillRole::handle(const Peer& from, wire::KvRegister message) {
+  const Incarnation known = peers_.incarnation_at(from.session_id);
+  const Incarnation proven = around_.port.proven_incarnation(from.address);
+  const bool somebody_else = (known.is_set() && known != from.incarnation) ||
+                             (proven.is_set() && proven != from.incarnation);
+  if (!somebody_else || proven == from.incarnation || known == from.incarnation ||
+      peers_.replaced(from))
+    return register_peer(from, message);
+  if (claims_.size() >= config::kMaxKvClaims && !claims_.contains(from.session_id))
+    claims_.erase(claims_.begin());
+  claims_.insert_or_assign(from.session_id, Claim{from, std::move(message)});
+  around_.port.on_peer_registered(from.address, from.incarnation);
+}
+
+void PrefillRole::register_peer(const Peer& from, const wire::KvRegister& message) {
   const Incarnation known = peers_.incarnation_at(from.session_id);
   const PeerLayout* entry = peers_.add(from, message);
   Status verdict(
@@ -255,6 +271,9 @@ void PrefillRole::on_peer_incarnation(const std::string& session_id, Incarnation
   std::vector<std::shared_ptr<PrefillRoom>> rooms;
   for (const auto& [id, room] : rooms_) rooms.push_back(room);
   for (const auto& room : rooms) room->on_peer_incarnation(session_id, now);
+  auto claim = claims_.extract(session_id);
+  if (!claim.empty() && (!now.is_set() || now == claim.mapped().from.incarnation))
+    handle(claim.mapped().from, std::move(claim.mapped().message));
 }
 
 Incarnation PrefillRole::known_incarnation(const std::string& session_id) const {

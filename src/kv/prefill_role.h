@@ -2,6 +2,7 @@
 // the others ended. Loop thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -44,7 +45,8 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   ParkLimits& park_limits() override { return park_limits_; }
   void on_room_over(PrefillRoom& room, const Status& result) override;
 
-  void handle(const Peer& from, const wire::KvRegister& message);
+  void handle(const Peer& from, wire::KvRegister message);
+  void register_peer(const Peer& from, const wire::KvRegister& message);
   void handle(const Peer& from, wire::KvRoomMetadata message);
   void handle(const Peer& from, const wire::KvRoomStatus& message);
   void handle(const Peer& from, const wire::KvRoomAbort& message);
@@ -63,6 +65,13 @@ class PrefillRole : public Role, private PrefillRoom::Host {
 
   const Surroundings& around_;
   PeerLayouts peers_;
+  /// Registrations in the name of an address where somebody else is known: they count when that
+  /// process has answered there. One for each address, at most config::kMaxKvClaims.
+  struct Claim {
+    Peer from;
+    wire::KvRegister message;
+  };
+  std::map<std::string, Claim> claims_;
   AnnouncedRooms announced_;
   FinishedRooms finished_;
   AbortNotices notices_;

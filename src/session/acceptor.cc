@@ -310,7 +310,7 @@ void Acceptor::handle(Peer& peer, const wire::Control& control) {
   } else if (const auto* notify = std::get_if<wire::Notify>(&control)) {
     events_.on_notify({notify->name, notify->message});
   } else if (const auto* goodbye = std::get_if<wire::Goodbye>(&control)) {
-    events_.on_peer_goodbye(peer.session_id, peer.incarnation, goodbye->reason);
+    events_.on_peer_goodbye(peer.session_id, goodbye->reason);
   } else if (std::holds_alternative<wire::RegionTableRequest>(control)) {
     peer.table_due = true;
     serve_tables();

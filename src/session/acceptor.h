@@ -26,8 +26,8 @@ class AcceptorEvents {
   /// The engine that listens at `session_id` introduced itself (over any kind of lane). A hint that
   /// it lives, no proof of who answers there.
   virtual void on_peer_hello(const std::string& session_id, Incarnation incarnation) = 0;
-  virtual void on_peer_goodbye(const std::string& session_id, Incarnation incarnation,
-                               const std::string& reason) = 0;
+  /// Somebody in that engine's name says that it goes. Its word on our own lanes counts, not this.
+  virtual void on_peer_goodbye(const std::string& session_id, const std::string& reason) = 0;
   virtual void on_upper(const std::string& from, Incarnation sender, std::uint32_t kind,
                         Bytes body) = 0;
   virtual void on_notify(Notification notification) = 0;

@@ -38,7 +38,7 @@ struct Events final : AcceptorEvents {
   std::vector<std::string> upper;
   int hellos = 0;
   void on_peer_hello(const std::string&, Incarnation) override { ++hellos; }
-  void on_peer_goodbye(const std::string&, Incarnation, const std::string&) override {}
+  void on_peer_goodbye(const std::string&, const std::string&) override {}
   void on_upper(const std::string&, Incarnation, std::uint32_t, Bytes body) override {
     upper.emplace_back(reinterpret_cast<const char*>(body.data()), body.size());
   }

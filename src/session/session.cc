@@ -224,7 +224,7 @@ void Session::on_epoch_rejected(const wire::HelloReject& reject) {
     if (reject.incarnation == health_.peer()) {
       failed({Code::kProtocolError, Origin::kPeer, why.detail()});
     } else {
-      apply(health_.on_peer_hello(reject.incarnation, host_.loop.now()), why);
+      apply(health_.on_peer_answered(reject.incarnation, host_.loop.now()), why);
       // Health takes an incarnation that it has seen replaced for late news, but this one answered
       // just now (an older process is back behind a proxy): ask who is there.
       if (health_.peer() != reject.incarnation) failed(why);
@@ -338,9 +338,11 @@ void Session::on_new_registration(Incarnation incarnation) {
   apply(health_.on_new_registration(incarnation, host_.loop.now()));
 }
 
-void Session::on_peer_goodbye(Incarnation incarnation, const std::string& reason) {
-  if (incarnation != health_.peer()) return;
-  failed({Code::kShuttingDown, Origin::kPeer, fmt::format("{} says goodbye: {}", id_, reason)});
+void Session::on_goodbye(const std::string& reason) {
+  const Status why(Code::kShuttingDown, Origin::kPeer,
+                   fmt::format("{} says goodbye: {}", id_, reason));
+  note_problem(why);
+  failed(why);
 }
 
 void Session::on_gap() {

@@ -108,9 +108,9 @@ class Session final : private EpochEvents {
   /// Connects if need be and pins the session to whoever answers; `opened` runs once.
   void open(Time deadline, Opened opened);
 
+  /// Hints, from lanes that somebody opened in the peer's name: they make the session ask.
   void on_peer_hello(Incarnation incarnation);
   void on_new_registration(Incarnation incarnation);
-  void on_peer_goodbye(Incarnation incarnation, const std::string& reason);
 
   /// The budget permits a probe now.
   void start_probe();
@@ -149,6 +149,7 @@ class Session final : private EpochEvents {
   void on_chunk_done(const wire::AckEntry& result) override;
   void on_remnant_over() override { schedule_pump(); }
   void on_control(Bytes body) override;
+  void on_goodbye(const std::string& reason);
   void watch_process(const wire::HelloAck& ack);
   void on_control_ack(std::uint64_t seq) override;
   void on_pong() override;

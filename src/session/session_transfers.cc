@@ -432,7 +432,7 @@ void Session::on_control(Bytes body) {
     return;
   }
   if (const auto* goodbye = std::get_if<wire::Goodbye>(&*control))
-    return on_peer_goodbye(health_.peer(), goodbye->reason);
+    return on_goodbye(goodbye->reason);
   const auto* part = std::get_if<wire::RegionTablePart>(&*control);
   if (part == nullptr) return;
   if (auto snapshot = regions_builder_.apply(*part)) {
