@@ -83,8 +83,7 @@ void add_hellos(const Corpus& corpus) {
                            .epoch = Epoch{3},
                            .token = Token{},
                            .host = host,
-                           .auth = {.scheme = 1, .payload = {std::byte{1}}},
-                           .limits = {1, 2, 3}}),
+                           .auth = {.scheme = 1, .payload = {std::byte{1}}}}),
              zero);
   corpus.add("hello", "probe",
              encode_hello({.kind = LaneKind::kProbe, .incarnation = Incarnation{1}}), zero);
@@ -103,11 +102,10 @@ void add_hellos(const Corpus& corpus) {
 void add_control(const Corpus& corpus) {
   const std::vector<Control> all = {
       RegionTablePart{.version = 4,
-                      .base_version = 3,
+                      .first = true,
                       .more = true,
-                      .added = {{{1, 2}, 0x1000, 0x100, Access::kReadWrite}},
-                      .removed = {7, 8}},
-      RegionTableRequest{4}, Notify{"name", "message"}, Goodbye{"draining"}, Upper{1, "body"}};
+                      .added = {{{1, 2}, 0x1000, 0x100, Access::kReadWrite}}},
+      RegionTableRequest{}, Notify{"name", "message"}, Goodbye{"draining"}, Upper{1, "body"}};
   for (const Control& control : all)
     corpus.add("control", fmt::format("kind{}", control.index()), encode_control(control));
 }
@@ -115,11 +113,11 @@ void add_control(const Corpus& corpus) {
 void add_kv(const Corpus& corpus) {
   const RoomId room{77};
   const wire::KvComponent component{.regions = {{1, 2}, {3, 4}},
-                              .item_len = {4096},
-                              .items = 1000,
-                              .layer_ids = {0, 1},
-                              .dtype = "bfloat16",
-                              .base_offset = {0, 64}};
+                                    .item_len = {4096},
+                                    .items = 1000,
+                                    .layer_ids = {0, 1},
+                                    .dtype = "bfloat16",
+                                    .base_offset = {0, 64}};
   const std::vector<KvMessage> all = {
       KvRegister{3,
                  {.page_tokens = 16,
@@ -131,8 +129,7 @@ void add_kv(const Corpus& corpus) {
                      .attempt = 2,
                      .grant = GrantId{9},
                      .expires_in = std::chrono::milliseconds{60'000},
-                     .pages = {{0, {5, 3, 9}}, {1, {7}}},
-                     .required_writers = 4},
+                     .pages = {{0, {5, 3, 9}}, {1, {7}}}},
       KvRoomDone{.room = room, .grant = GrantId{8}, .declared_bytes = {4096, 100}},
       KvRoomStatus{.room = room, .status = 4, .reason = "r"},
       KvRoomAbort{.room = room, .reason = "r"},

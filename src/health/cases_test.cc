@@ -184,13 +184,10 @@ TEST(HealthCases, WhenAllPeersVanishNothingFailsFasterThanItsDeadline) {
 
 TEST(HealthCases, AStopOfOurOwnBlamesNobody) {
   const HealthOptions options;
-  LoopGap gap;
   ProgressWatch watch;
   Time now = Time{} + 1h;
-  EXPECT_EQ(gap.turn(now, options), Duration::zero());
   watch.begin(now);
   now += 5s;
-  EXPECT_EQ(gap.turn(now, options), 5s);
   watch.forgive(now);
   EXPECT_EQ(watch.deadline(options, 1), now + options.progress_deadline);
   EXPECT_EQ(watch.deadline(options, 3), now + 3 * options.progress_deadline);

@@ -33,7 +33,6 @@ Status validate(const HealthOptions& o) {
       Rule{"failure_window", positive(o.failure_window), "> 0"},
       Rule{"progress_deadline", positive(o.progress_deadline), "> 0"},
       Rule{"heartbeat_interval", positive(o.heartbeat_interval), "> 0"},
-      Rule{"loop_gap", positive(o.loop_gap), "> 0"},
       Rule{"park_max", o.park_max >= Duration::zero(), ">= 0"},
       Rule{"idle_timeout", positive(o.idle_timeout), "> 0"},
       Rule{"probe_first_delay", positive(o.probe_first_delay), "> 0"},

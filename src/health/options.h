@@ -27,7 +27,6 @@ struct HealthOptions {
   Duration failure_window = 10s;        ///< older strikes no longer count
   Duration progress_deadline = 2s;      ///< outstanding work without an acknowledged byte
   Duration heartbeat_interval = 1s;     ///< a session without any sign of life asks for one
-  Duration loop_gap = 500ms;            ///< a turn of our own loop that took longer: we stood still
 
   // Blacklist.
   ParkPolicy policy = ParkPolicy::kPark;

@@ -1,4 +1,4 @@
-// Detects silence (outstanding work, no acknowledged byte) and pauses of our own.
+// Detects silence: outstanding work, no acknowledged byte.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class ProgressWatch {
   }
   /// Nothing is outstanding any more.
   void end() { since_ = kForever; }
-  /// We stood still ourselves (`LoopGap`): what the peer said meanwhile is only now read, so its
+  /// We stood still ourselves: what the peer said meanwhile is only now read, so its
   /// time starts again.
   void forgive(Time now) { progress(now); }
 
@@ -35,22 +35,6 @@ class ProgressWatch {
 
  private:
   Time since_ = kForever;
-};
-
-/// Notices that the loop itself was stopped (SIGSTOP, a suspended machine). One owner thread.
-class LoopGap {
- public:
-  /// Call once per turn (at least every `loop_gap` / 2, by a timer). Returns the length of the gap
-  /// when this turn came later than `loop_gap` after the last, else zero. On a gap: forgive every
-  /// `ProgressWatch` and say hello to the peers before looking at any deadline.
-  [[nodiscard]] Duration turn(Time now, const HealthOptions& options) {
-    const Duration passed = last_ == kForever ? Duration::zero() : now - last_;
-    last_ = now;
-    return passed > options.loop_gap ? passed : Duration::zero();
-  }
-
- private:
-  Time last_ = kForever;
 };
 
 }  // namespace kvmend::health

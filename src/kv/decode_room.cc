@@ -117,8 +117,6 @@ void DecodeRoom::send_metadata(Writer& writer) {
                                .grant = writer.grant,
                                .expires_in = std::clamp<std::chrono::milliseconds>(
                                    left, std::chrono::milliseconds{1}, wire::kMaxKvGrantLifetime),
-                               .required_writers = static_cast<std::uint32_t>(writers_.size()),
-                               .decode_rank = rank_number(around_.layout.rank),
                                .prefix_tokens = prefix_tokens_,
                                .required_destinations = writer.destinations,
                                .dummy = writer.dummy};
@@ -133,7 +131,6 @@ void DecodeRoom::send_metadata(Writer& writer) {
 memory::Grant DecodeRoom::make_grant(const Writer& writer) const {
   memory::Grant grant{.room = handle_->room(),
                       .attempt = attempt_,
-                      .writer_rank = static_cast<std::uint32_t>(&writer - writers_.data()),
                       .writer = writer.peer.incarnation,
                       .access = Access::kRemoteWrite,
                       .expires = deadline_};

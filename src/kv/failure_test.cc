@@ -351,8 +351,7 @@ TEST_F(Failure, B4_AFloodOfUnknownRoomsIsAnnounced) {
                                                                   .attempt = 4'000'000'000U,
                                                                   .grant = GrantId(99),
                                                                   .expires_in = 3'600'000ms,
-                                                                  .pages = {{0, {1, 2, 3}}},
-                                                                  .required_writers = 1});
+                                                                  .pages = {{0, {1, 2, 3}}}});
     observer->on_message(kDecodeAt, decode->engine.incarnation, FakeNet::bytes_of(body));
     if (room % 1'000 == 0) net.loop.settle();
   }

@@ -314,7 +314,6 @@ void PrefillRoom::send_done(Destination& to) {
       around_.send(to.to.peer, wire::KvRoomDone{.room = handle_->room(),
                                                 .attempt = to.to.metadata.attempt,
                                                 .grant = to.to.metadata.grant,
-                                                .writer_rank = rank_number(around_.layout.rank),
                                                 .declared_bytes = to.declared,
                                                 .declared_pages = num_pages_.value_or(0)});
   if (sent.code() == Code::kPeerRestarted) {

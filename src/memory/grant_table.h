@@ -41,7 +41,6 @@ struct Grant {
   GrantId id;
   RoomId room;
   std::uint32_t attempt = 0;
-  std::uint32_t writer_rank = 0;
   Incarnation writer;  ///< only this initiator may use it; unset: anyone
   Access access = Access::kRemoteWrite;
   Time expires = kForever;

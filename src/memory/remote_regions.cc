@@ -58,10 +58,9 @@ Result<RemoteRegions::Place> RemoteRegions::translate_head(std::uint64_t address
                .access = entry.access};
 }
 
-std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::refuse(Code code, std::string detail) {
-  building_ = false;
-  next_.clear();
-  error_ = Status(code, Origin::kPeer, std::move(detail));
+std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::refuse(std::string detail) {
+  reset();
+  error_ = Status(Code::kProtocolError, Origin::kPeer, std::move(detail));
   return nullptr;
 }
 
@@ -72,48 +71,34 @@ void RemoteRegionsBuilder::reset() {
 std::shared_ptr<const RemoteRegions> RemoteRegionsBuilder::apply(
     const wire::RegionTablePart& part) {
   error_ = Status::ok();
-  const bool continues = building_ && !part.full && part.version == version_;
-  if (!continues) {
+  if (part.first) {
     next_.clear();
-    if (!part.full) {
-      if (known_ == nullptr || part.base_version != known_->version())
-        return refuse(Code::kUnavailable,
-                      fmt::format("a change to version {} of the region table, which isn't here",
-                                  part.base_version));
-      next_.assign(known_->list().begin(), known_->list().end());
-      std::ranges::sort(next_, {}, slot_of);
-    }
     version_ = part.version;
     building_ = true;
+  } else if (!building_ || part.version != version_) {
+    return refuse(fmt::format("a part of version {} of the region table without its beginning",
+                              part.version));
   }
-
-  std::vector<std::uint32_t> gone(part.removed);
-  std::ranges::sort(gone);
-  std::erase_if(next_, [&](const wire::RegionEntry& entry) {
-    return std::ranges::binary_search(gone, slot_of(entry));
-  });
   if (part.added.size() > config::kMaxRegions - next_.size())
-    return refuse(Code::kProtocolError, "the peer's region table is too large");
+    return refuse("the peer's region table is too large");
   for (const wire::RegionEntry& entry : part.added)
     if (entry.ref.generation == 0 || entry.length == 0 || entry.base + entry.length < entry.base)
-      return refuse(Code::kProtocolError,
-                    fmt::format("region {:#x} (+{})", entry.base, entry.length));
+      return refuse(fmt::format("region {:#x} (+{})", entry.base, entry.length));
   next_.insert(next_.end(), part.added.begin(), part.added.end());
-  std::ranges::sort(next_, {}, slot_of);
-  if (std::ranges::adjacent_find(next_, {}, slot_of) != next_.end())
-    return refuse(Code::kProtocolError, "a slot twice in the peer's region table");
   if (part.more) return nullptr;
 
   building_ = false;
   std::vector<wire::RegionEntry> regions = std::exchange(next_, {});
+  std::ranges::sort(regions, {}, slot_of);
+  if (std::ranges::adjacent_find(regions, {}, slot_of) != regions.end())
+    return refuse("a slot twice in the peer's region table");
   std::ranges::sort(regions, {}, &wire::RegionEntry::base);
   const auto clash = std::ranges::adjacent_find(
       regions, [](const auto& a, const auto& b) { return b.base - a.base < a.length; });
   if (clash != regions.end())
-    return refuse(Code::kProtocolError, fmt::format("the peer's regions at {:#x} and {:#x} overlap",
-                                                    clash->base, std::next(clash)->base));
-  known_ = std::make_shared<const RemoteRegions>(version_, std::move(regions));
-  return known_;
+    return refuse(fmt::format("the peer's regions at {:#x} and {:#x} overlap", clash->base,
+                              std::next(clash)->base));
+  return std::make_shared<const RemoteRegions>(version_, std::move(regions));
 }
 
 }  // namespace kvmend::memory

@@ -48,27 +48,27 @@ class RemoteRegions {
 };
 
 /// Puts the parts of a table together. Everything in them comes from outside: overlaps, repeated
-/// slots, and more than config::kMaxRegions are refused, and what was known stays. Loop thread.
+/// slots, and more than config::kMaxRegions are refused, and what was known stays. A table costs
+/// O(n log n) when its last part comes, and each part what it holds: work follows the bytes that
+/// the peer has sent, however it cuts them. Loop thread.
 class RemoteRegionsBuilder {
  public:
   /// Takes the next part. Returns the new table after the last part of a version, else nullptr:
-  /// parts are missing, or `error()` says what was wrong. A full table always replaces what was
-  /// known (lanes keep the order); a change applies only to the version that it names.
+  /// parts are missing, or `error()` says what was wrong. A table replaces what was known (lanes
+  /// keep the order).
   std::shared_ptr<const RemoteRegions> apply(const wire::RegionTablePart& part);
 
-  /// Of the last `apply`: OK, kProtocolError (the peer's nonsense), or kUnavailable (a change to a
-  /// version that isn't here: ask for the full table).
+  /// Of the last `apply`: OK or kProtocolError (the peer's nonsense).
   [[nodiscard]] const Status& error() const { return error_; }
   /// Forgets everything: another incarnation answers.
   void reset();
 
  private:
-  std::shared_ptr<const RemoteRegions> refuse(Code code, std::string detail);
+  std::shared_ptr<const RemoteRegions> refuse(std::string detail);
 
-  std::shared_ptr<const RemoteRegions> known_;
   bool building_ = false;
-  std::uint64_t version_ = 0;            // being built
-  std::vector<wire::RegionEntry> next_;  // by slot
+  std::uint64_t version_ = 0;  // being built
+  std::vector<wire::RegionEntry> next_;
   Status error_;
 };
 

@@ -325,7 +325,7 @@ void Acceptor::send_regions(Lane& lane) {
   do {
     wire::RegionTablePart part;
     part.version = regions_.version();
-    part.full = next == 0;
+    part.first = next == 0;
     const std::size_t count = std::min(open.size() - next, wire::kMaxRegionsPerMessage);
     for (std::size_t i = 0; i < count; ++i) {
       const memory::Region& region = open[next + i];

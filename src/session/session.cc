@@ -164,6 +164,8 @@ void Session::drop_epoch() {
   epoch_->close();
   host_.loop.post([epoch = std::move(epoch_)] {});
   pinging_ = false;
+  table_asked_ = false;
+  outbox_.end_epoch();
   control_watch_.end();
   // What the peer hasn't confirmed goes again over the next epoch. By number: the order of sending.
   std::vector<std::pair<ChunkId, InFlight>> lost;

@@ -227,6 +227,8 @@ class Session final : private EpochEvents {
   std::shared_ptr<const memory::RemoteRegions> regions_;
   memory::RemoteRegionsBuilder regions_builder_;
   std::uint64_t tables_received_ = 0;
+  bool table_asked_ = false;   // a question is out, on this epoch
+  bool table_wanted_ = false;  // somebody asks again when its answer has come
 
   std::vector<std::unique_ptr<Probe>> probes_;
   bool probe_anyway_ = false;  // news since the last probe began: the next one isn't put off

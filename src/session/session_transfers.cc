@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/config.h"
@@ -211,8 +212,13 @@ bool Session::translate(const TransferPtr& transfer) {
 // on meanwhile.
 void Session::await_newer_table(const TransferPtr& transfer, const Status& otherwise) {
   if (transfer->awaits_table != 0) return finish(transfer, otherwise);
-  transfer->awaits_table = tables_received_ + 1;
-  ask_for_regions();
+  // An answer that is under way may be older than the registration: then the one after it counts.
+  transfer->awaits_table = tables_received_ + (table_asked_ ? 2 : 1);
+  if (table_asked_) {
+    table_wanted_ = true;
+  } else {
+    ask_for_regions();
+  }
 }
 
 // --------------------------------------------------------------------------------------- results
@@ -438,16 +444,18 @@ void Session::on_control(Bytes body) {
   if (auto snapshot = regions_builder_.apply(*part)) {
     regions_ = std::move(snapshot);
     ++tables_received_;
+    table_asked_ = false;
+    if (std::exchange(table_wanted_, false)) ask_for_regions();
     settle_if_usable();
     schedule_pump();
     return;
   }
-  const Status& error = regions_builder_.error();
-  if (error.code() == Code::kUnavailable) return ask_for_regions();
+  const Status error = regions_builder_.error();
   if (!error.is_ok()) on_epoch_down(error);
 }
 
 void Session::ask_for_regions() {
+  table_asked_ = true;
   epoch_->send_control(0, wire::encode_control(wire::RegionTableRequest{}));
   epoch_->flush();
 }

@@ -32,21 +32,15 @@ constexpr std::array kHelloCaps = {
     FieldCap{.field = 5, .max_bytes = kMaxSessionIdBytes},
     FieldCap{.field = 8, .max_bytes = sizeof(Token)},
     FieldCap{.field = 11, .max_bytes = kMaxHelloBytes, .fields = kHostCaps},
-    FieldCap{.field = 12, .max_bytes = kMaxHelloBytes, .fields = kAuthCaps},
-    FieldCap{.field = 13, .max_bytes = kMaxHelloBytes}};
+    FieldCap{.field = 12, .max_bytes = kMaxHelloBytes, .fields = kAuthCaps}};
 constexpr std::array kHelloAckCaps = {
     FieldCap{.field = 4, .max_bytes = sizeof(Token)},
     FieldCap{.field = 6, .max_bytes = kMaxHelloBytes, .fields = kHostCaps},
-    FieldCap{.field = 7, .max_bytes = kMaxHelloBytes, .fields = kAuthCaps},
-    FieldCap{.field = 8, .max_bytes = kMaxHelloBytes}};
+    FieldCap{.field = 7, .max_bytes = kMaxHelloBytes, .fields = kAuthCaps}};
 constexpr std::array kHelloRejectCaps = {FieldCap{.field = 2, .max_bytes = kMaxReasonBytes}};
 
-constexpr std::size_t kMaxVarint32Bytes = 5;
 constexpr std::array kRegionTableCaps = {
-    FieldCap{.field = 4, .max_count = kMaxRegionsPerMessage, .max_bytes = 64},
-    FieldCap{.field = 5,
-             .max_count = kMaxRegionsPerMessage,
-             .max_bytes = kMaxRegionsPerMessage * kMaxVarint32Bytes}};
+    FieldCap{.field = 4, .max_count = kMaxRegionsPerMessage, .max_bytes = 64}};
 constexpr std::array kNotifyCaps = {FieldCap{.field = 1, .max_bytes = kMaxNotifyNameBytes},
                                     FieldCap{.field = 2, .max_bytes = kMaxNotifyBytes}};
 constexpr std::array kGoodbyeCaps = {FieldCap{.field = 1, .max_bytes = kMaxReasonBytes}};
@@ -103,18 +97,6 @@ void write_auth(const Auth& auth, pb::Auth& to) {
   to.set_payload(as_string(auth.payload));
 }
 
-Limits read_limits(const pb::Limits& from) {
-  return {.max_payload_bytes = from.max_payload_bytes(),
-          .max_slices = from.max_slices(),
-          .window_chunks = from.window_chunks()};
-}
-
-void write_limits(const Limits& limits, pb::Limits& to) {
-  to.set_max_payload_bytes(limits.max_payload_bytes);
-  to.set_max_slices(limits.max_slices);
-  to.set_window_chunks(limits.window_chunks);
-}
-
 // What Hello and HelloAck have in common.
 template <class From, class To>
 Status read_common(const From& from, To& to) {
@@ -131,7 +113,6 @@ Status read_common(const From& from, To& to) {
     to.host = std::move(*host);
   }
   to.auth = read_auth(from.auth());
-  to.limits = read_limits(from.limits());
   return Status::ok();
 }
 
@@ -143,7 +124,6 @@ void write_common(const From& from, To& to) {
   to.set_features(from.features);
   if (from.host) write_host(*from.host, *to.mutable_host());
   write_auth(from.auth, *to.mutable_auth());
-  write_limits(from.limits, *to.mutable_limits());
 }
 
 bool sane_versions(std::uint32_t min, std::uint32_t max) {
@@ -171,13 +151,7 @@ const char* lane_error(const Hello& hello) {
 // ------------------------------------------------------------------------------------ control
 
 Result<RegionTablePart> read_region_table(const pb::RegionTable& from) {
-  RegionTablePart part{.version = from.version(),
-                       .base_version = from.full() ? 0 : from.base_version(),
-                       .full = from.full(),
-                       .more = from.more()};
-  if (static_cast<std::size_t>(from.removed_size()) > kMaxRegionsPerMessage)
-    return malformed(fmt::format("{} removed regions", from.removed_size()));
-  part.removed.assign(from.removed().begin(), from.removed().end());
+  RegionTablePart part{.version = from.version(), .first = from.first(), .more = from.more()};
   part.added.reserve(static_cast<std::size_t>(from.added_size()));
   for (const pb::Region& region : from.added()) {
     if (region.generation() == 0 || region.length() == 0 || region.access() > 3 ||
@@ -197,12 +171,10 @@ struct ControlWriter {
   pb::Control& to;
 
   void operator()(const RegionTablePart& part) const {
-    KVM_CHECK(part.added.size() <= kMaxRegionsPerMessage &&
-              part.removed.size() <= kMaxRegionsPerMessage);
+    KVM_CHECK(part.added.size() <= kMaxRegionsPerMessage);
     pb::RegionTable& table = *to.mutable_region_table();
     table.set_version(part.version);
-    table.set_base_version(part.full ? 0 : part.base_version);
-    table.set_full(part.full);
+    table.set_first(part.first);
     table.set_more(part.more);
     for (const RegionEntry& entry : part.added) {
       pb::Region& region = *table.add_added();
@@ -212,11 +184,8 @@ struct ControlWriter {
       region.set_length(entry.length);
       region.set_access(static_cast<std::uint32_t>(entry.access));
     }
-    table.mutable_removed()->Add(part.removed.begin(), part.removed.end());
   }
-  void operator()(const RegionTableRequest& request) const {
-    to.mutable_region_table_request()->set_known_version(request.known_version);
-  }
+  void operator()(const RegionTableRequest&) const { to.mutable_region_table_request(); }
   void operator()(const Notify& notify) const {
     KVM_CHECK(notify.name.size() <= kMaxNotifyNameBytes &&
               notify.message.size() <= kMaxNotifyBytes);
@@ -358,7 +327,7 @@ Result<Control> parse_control(Bytes body) {
       return part;
     }
     case pb::Control::kRegionTableRequest:
-      return RegionTableRequest{from.region_table_request().known_version()};
+      return RegionTableRequest{};
     case pb::Control::kNotify:
       return Notify{.name = std::move(*from.mutable_notify()->mutable_name()),
                     .message = std::move(*from.mutable_notify()->mutable_message())};

@@ -58,14 +58,6 @@ struct HostIdentity {
   friend bool operator==(const HostIdentity&, const HostIdentity&) = default;
 };
 
-/// 0 in any field: no limit stated, the receiver's own default holds.
-struct Limits {
-  std::uint32_t max_payload_bytes = 0;
-  std::uint32_t max_slices = 0;
-  std::uint32_t window_chunks = 0;
-  friend bool operator==(const Limits&, const Limits&) = default;
-};
-
 struct Hello {
   std::uint32_t version_min = kVersionMin;
   std::uint32_t version_max = kVersionMax;
@@ -79,7 +71,6 @@ struct Hello {
   std::uint64_t features = 0;
   std::optional<HostIdentity> host;
   Auth auth;
-  Limits limits;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -99,7 +90,6 @@ struct HelloAck {
   std::uint64_t features = 0;
   std::optional<HostIdentity> host;
   Auth auth;
-  Limits limits;
   std::optional<Scratch> scratch;  ///< probe lanes
   std::uint64_t control_seq = 0;   ///< last reliable control message handed on from this initiator
   friend bool operator==(const HelloAck&, const HelloAck&) = default;
@@ -126,16 +116,13 @@ struct RegionEntry {
 
 struct RegionTablePart {
   std::uint64_t version = 0;
-  std::uint64_t base_version = 0;  ///< what this changes; ignored when `full`
-  bool full = false;               ///< replaces what was known
-  bool more = false;               ///< another part of the same version follows
+  bool first = false;  ///< begins a table, which replaces what was known
+  bool more = false;   ///< another part of the same version follows
   std::vector<RegionEntry> added;
-  std::vector<std::uint32_t> removed;  ///< slots; taken away before `added` comes
   friend bool operator==(const RegionTablePart&, const RegionTablePart&) = default;
 };
 
 struct RegionTableRequest {
-  std::uint64_t known_version = 0;
   friend bool operator==(const RegionTableRequest&, const RegionTableRequest&) = default;
 };
 

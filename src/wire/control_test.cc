@@ -25,8 +25,7 @@ Hello some_hello() {
       .host =
           HostIdentity{
               .uid = 1000, .pid = 7, .pid_start = 99, .local_address = std::string("\0sock", 5)},
-      .auth = {.scheme = 1, .payload = std::vector<std::byte>(kMaxAuthBytes)},
-      .limits = {.max_payload_bytes = 1, .max_slices = 2, .window_chunks = 3}};
+      .auth = {.scheme = 1, .payload = std::vector<std::byte>(kMaxAuthBytes)}};
 }
 
 TEST(Hello, ComesBackAsItWas) {
@@ -115,13 +114,10 @@ TEST(HelloReject, ComesBackCutAndClean) {
 
 TEST(Control, EveryKindComesBackAsItWas) {
   const std::vector<Control> all = {
-      RegionTablePart{.version = 4,
-                      .base_version = 3,
-                      .more = true,
-                      .added = {{{1, 2}, 0x1000, 0x100, Access::kReadWrite}},
-                      .removed = {7, 8}},
-      RegionTablePart{.version = 4, .full = true},
-      RegionTableRequest{~0ULL},
+      RegionTablePart{
+          .version = 4, .more = true, .added = {{{1, 2}, 0x1000, 0x100, Access::kReadWrite}}},
+      RegionTablePart{.version = 4, .first = true},
+      RegionTableRequest{},
       Notify{.name = std::string("\0n", 2), .message = std::string(kMaxNotifyBytes, '\xFF')},
       Goodbye{"draining"},
       Upper{.kind = 1, .body = std::string(kMaxUpperBytes, 'b')},

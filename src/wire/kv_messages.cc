@@ -220,8 +220,6 @@ Result<KvMessage> read(const pb::KvRoomMetadata& from) {
                     .attempt = from.attempt(),
                     .grant = GrantId{from.grant()},
                     .expires_in = std::chrono::milliseconds{from.expires_in_ms()},
-                    .required_writers = from.required_writers(),
-                    .decode_rank = from.decode_rank(),
                     .prefix_tokens = from.prefix_tokens(),
                     .required_destinations = std::max(from.required_destinations(), 1U),
                     .dummy = from.dummy()};
@@ -250,7 +248,6 @@ Result<KvMessage> read(const pb::KvRoomDone& from) {
   return KvRoomDone{.room = room,
                     .attempt = from.attempt(),
                     .grant = GrantId{from.grant()},
-                    .writer_rank = from.writer_rank(),
                     .declared_bytes = {from.declared_bytes().begin(), from.declared_bytes().end()},
                     .declared_pages = from.declared_pages()};
 }
@@ -371,8 +368,6 @@ struct KvWriter {
       list.set_component(pages.component);
       list.set_pages(pages.pages.data(), pages.pages.size() * kPageBytes);
     }
-    to.set_required_writers(from.required_writers);
-    to.set_decode_rank(from.decode_rank);
     to.set_prefix_tokens(from.prefix_tokens);
     to.set_required_destinations(from.required_destinations);
     to.set_dummy(from.dummy);
@@ -383,7 +378,6 @@ struct KvWriter {
     to.set_room(room_number(from.room));
     to.set_attempt(from.attempt);
     to.set_grant(from.grant.value);
-    to.set_writer_rank(from.writer_rank);
     to.mutable_declared_bytes()->Add(from.declared_bytes.begin(), from.declared_bytes.end());
     to.set_declared_pages(from.declared_pages);
   }

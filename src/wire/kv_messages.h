@@ -102,8 +102,6 @@ struct KvRoomMetadata {
   GrantId grant;  ///< of its own: never the standing one; a dummy has none
   std::chrono::milliseconds expires_in{0};  ///< remaining, by the grantor's clock
   std::vector<KvPages> pages;               ///< each component at most once
-  std::uint32_t required_writers = 0;
-  std::uint32_t decode_rank = 0;
   std::uint64_t prefix_tokens = 0;
   std::uint32_t required_destinations = 1;  ///< decode engines that this writer serves in the room
   bool dummy = false;                       ///< takes nothing from this writer: no grant, no pages
@@ -115,7 +113,6 @@ struct KvRoomDone {
   RoomId room;
   std::uint32_t attempt = 0;
   GrantId grant;
-  std::uint32_t writer_rank = 0;
   std::vector<std::uint64_t> declared_bytes;  ///< per component of the receiver's layout
   std::uint32_t declared_pages = 0;
   friend bool operator==(const KvRoomDone&, const KvRoomDone&) = default;
