@@ -121,6 +121,19 @@ bool guarded_store(std::span<const iovec> to, Bytes from) {
   return true;
 }
 
+bool guarded_load(std::byte* into, std::span<const iovec> parts) {
+  Scratch& buffer = scratch();
+  Runs runs(parts);
+  while (true) {
+    const auto run = runs.next(kScratchBytes);
+    if (runs.bytes() == 0) return true;
+    const std::byte* bytes = buffer.load(run, runs.bytes());
+    if (bytes == nullptr) return false;
+    std::memcpy(into, bytes, runs.bytes());
+    into += runs.bytes();
+  }
+}
+
 bool guarded_sum(std::span<const iovec> parts, wire::Checksum& sum) {
   Scratch& buffer = scratch();
   Runs runs(parts);

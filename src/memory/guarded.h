@@ -17,6 +17,10 @@ namespace kvmend::memory {
 /// before may have been. Any thread.
 [[nodiscard]] bool guarded_store(std::span<const iovec> to, Bytes from);
 
+/// Copies the parts, one after the other, into memory of our own that holds them all. False: some
+/// of it can't be read. Any thread.
+[[nodiscard]] bool guarded_load(std::byte* into, std::span<const iovec> parts);
+
 /// Adds the parts in order to a checksum. False: some of it can't be read. Any thread.
 [[nodiscard]] bool guarded_sum(std::span<const iovec> parts, wire::Checksum& sum);
 

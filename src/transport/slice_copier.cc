@@ -1,23 +1,17 @@
 #include "transport/slice_copier.h"
 
-#include <cstring>
+#include "memory/guarded.h"
 
 namespace kvmend::transport {
 namespace {
 
 class HostCopier final : public SliceCopier {
  public:
-  void gather(std::span<const iovec> parts, std::byte* into) override {
-    for (const iovec& part : parts) {
-      std::memcpy(into, part.iov_base, part.iov_len);
-      into += part.iov_len;
-    }
+  bool gather(std::span<const iovec> parts, std::byte* into) override {
+    return memory::guarded_load(into, parts);
   }
-  void scatter(const std::byte* from, std::span<const iovec> parts) override {
-    for (const iovec& part : parts) {
-      std::memcpy(part.iov_base, from, part.iov_len);
-      from += part.iov_len;
-    }
+  bool scatter(Bytes from, std::span<const iovec> parts) override {
+    return memory::guarded_store(parts, from);
   }
 };
 

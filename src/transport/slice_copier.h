@@ -8,19 +8,22 @@
 #include <cstdint>
 #include <span>
 
+#include "base/bytes.h"
 #include "base/config.h"
 
 namespace kvmend::transport {
 
-/// Copies between scattered pages and a buffer. The host's way is a loop; for pages that the host
-/// can't touch (a GPU's) another one runs a kernel there and waits for it. Loop thread.
+/// Copies between scattered pages and a buffer. On the host the kernel does it, so that pages which
+/// have gone are an error (memory/guarded.h); for pages that the host can't touch (a GPU's) another
+/// one runs a kernel there and waits for it. Loop thread.
 class SliceCopier {
  public:
   virtual ~SliceCopier() = default;
-  /// The parts one after the other to `into`.
-  virtual void gather(std::span<const iovec> parts, std::byte* into) = 0;
-  /// Bytes from `from` on over the parts, in order.
-  virtual void scatter(const std::byte* from, std::span<const iovec> parts) = 0;
+  /// The parts one after the other to `into`. False: some can't be read.
+  [[nodiscard]] virtual bool gather(std::span<const iovec> parts, std::byte* into) = 0;
+  /// Bytes over the parts, in order, which hold them exactly. False: some can't be written; what
+  /// lies before may have been.
+  [[nodiscard]] virtual bool scatter(Bytes from, std::span<const iovec> parts) = 0;
 };
 
 [[nodiscard]] SliceCopier& host_copier();

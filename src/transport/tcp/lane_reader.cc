@@ -126,7 +126,11 @@ void LaneReader::scatter(std::size_t bytes) {
     return advance_payload(bytes);
   }
   const std::span<const iovec> places = next_places(bytes);
-  copier_.scatter(stage_buffer(), places);
+  if (!copier_.scatter({stage_buffer(), bytes}, places)) {
+    sink_.on_payload_fault();
+    discard_rest();
+    return advance_payload(bytes);
+  }
   payload_left_ -= bytes;
   sink_.on_payload_bytes(places, bytes);
 }

@@ -94,10 +94,9 @@ bool LaneWriter::build(Frame& frame) {
         slices.push_back({region, offset, length});
         if (chunk.opcode == Opcode::kWrite) frame.payload.push_back({local, length});
       });
-  // The standing grant opens memory of raw users, who may unmap it at any time: that is the
-  // kernel's to find out. Pools of rooms stay until their manager has given them up.
+  // Memory of raw users goes straight from its place: docs/decisions/0020-staging-in-the-lane.md.
   const bool room = chunk.opcode == Opcode::kWrite && chunk.grant != memory::kStandingGrant;
-  if (room && is_worth_staging(chunk.bytes, frame.payload.size())) stage(frame);
+  if (room && is_worth_staging(chunk.bytes, frame.payload.size()) && !stage(frame)) return false;
   wire::DataBody body{chunk.grant, 0};
   if (chunk.checksum && chunk.opcode == Opcode::kWrite) {
     const auto sum = memory::guarded_checksum(frame.payload);
@@ -111,11 +110,15 @@ bool LaneWriter::build(Frame& frame) {
   return true;
 }
 
-void LaneWriter::stage(Frame& frame) {
+bool LaneWriter::stage(Frame& frame) {
   frame.staged = std::exchange(spare_buffer(), {});
   if (frame.staged.size() < frame.plan.bytes) frame.staged.resize(frame.plan.bytes);
-  copier_.gather(frame.payload, frame.staged.data());
+  if (!copier_.gather(frame.payload, frame.staged.data())) {
+    spare_buffer() = std::move(frame.staged);
+    return false;
+  }
   frame.payload.assign(1, {frame.staged.data(), frame.plan.bytes});
+  return true;
 }
 
 void LaneWriter::zero_fill(Frame& frame) {

@@ -74,7 +74,7 @@ class LaneWriter {
   };
 
   [[nodiscard]] bool build(Frame& frame);
-  void stage(Frame& frame);
+  bool stage(Frame& frame);
   static void zero_fill(Frame& frame);
   void insert(Frame frame);
   void merge_urgent();

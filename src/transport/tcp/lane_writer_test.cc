@@ -1,6 +1,7 @@
 #include "transport/tcp/lane_writer.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -171,11 +172,11 @@ TEST_F(LaneWriterTest, ADetachedChunksMemoryIsNotReadAnyMore) {
 
 class CountingCopier final : public SliceCopier {
  public:
-  void gather(std::span<const iovec> parts, std::byte* into) override {
+  bool gather(std::span<const iovec> parts, std::byte* into) override {
     ++gathered;
-    host_copier().gather(parts, into);
+    return host_copier().gather(parts, into);
   }
-  void scatter(const std::byte*, std::span<const iovec>) override { FAIL(); }
+  bool scatter(Bytes, std::span<const iovec>) override { return false; }
   int gathered = 0;
 };
 
@@ -202,11 +203,37 @@ TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfte
   while (!writer.empty()) writer.flush(stream_, 1U << 20);
   EXPECT_EQ(frames_of(stream_.taken).at(0).payload, expected);
   EXPECT_EQ(copier.gathered, 1);
-  // Raw users may unmap what they like: theirs goes straight to the kernel.
+  // Memory of raw users goes straight from its place.
   chunk.grant = memory::kStandingGrant;
   writer.queue_chunk(chunk);
   while (!writer.empty()) writer.flush(stream_, 1U << 20);
   EXPECT_EQ(copier.gathered, 1);
+}
+
+// A room's pages are (address, bytes) too: what isn't there is an error of that room's chunk.
+TEST_F(LaneWriterTest, SmallSlicesThatAreNotThereAreAnErrorOfTheirChunk) {
+  constexpr std::size_t kPage = 65'536;
+  void* hole = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(hole, MAP_FAILED);
+  std::vector<Piece> small;
+  for (std::size_t i = 0; i < 64; ++i) {
+    std::byte* local = i == 40 ? static_cast<std::byte*>(hole) : pool_.data() + i * 1'000;
+    small.push_back({local, RegionRef{1, 1}, i * 1'000, 100});
+  }
+  Chunk chunk;
+  chunk.id = ChunkId(1);
+  chunk.grant = GrantId(5);
+  chunk.pieces = small;
+  chunk.bytes = 6'400;
+  writer_.queue_chunk(chunk);
+  std::vector<std::pair<ChunkId, bool>> faulted;
+  while (!writer_.empty()) {
+    const LaneWriter::Outcome outcome = writer_.flush(stream_, 1U << 20);
+    faulted.insert(faulted.end(), outcome.faulted.begin(), outcome.faulted.end());
+  }
+  EXPECT_EQ(faulted, (std::vector<std::pair<ChunkId, bool>>{{ChunkId(1), true}}));
+  EXPECT_TRUE(stream_.taken.empty());
+  ::munmap(hole, kPage);
 }
 
 struct IgnoringSink final : FrameSink {
