@@ -274,8 +274,13 @@ void bind_engine(nb::module_& module) {
             options.notify = Notification{name, std::string(message.c_str(), message.size())};
             const TransferHandle sent = unlocked(
                 [&] { return unwrap(engine.submit(id, Opcode::kWrite, {}, std::move(options))); });
-            check(*interruptible_wait(to_duration(kMaxSeconds),
-                                      [&](auto d) { return sent->wait(d); }));
+            try {
+              check(*interruptible_wait(to_duration(kMaxSeconds),
+                                        [&](auto d) { return sent->wait(d); }));
+            } catch (nb::python_error&) {  // Ctrl-C: nobody would learn whether it arrives later
+              unlocked([&] { sent->cancel(); });
+              throw;
+            }
           },
           "session_id"_a, "name"_a, "message"_a, "timeout"_a)
       .def("take_notifications", &take_notifications)
@@ -308,7 +313,15 @@ void bind_engine(nb::module_& module) {
           "shutdown",
           [](const EngineHolder& h, double grace) {
             Engine& engine = h.get();
-            unlocked([&] { engine.shutdown(to_duration(grace)); });
+            const std::chrono::nanoseconds wanted = to_duration(grace);
+            std::future<void> down =
+                std::async(std::launch::async, [&engine, wanted] { engine.shutdown(wanted); });
+            try {
+              settled(std::move(down));
+            } catch (nb::python_error&) {  // Ctrl-C: what still runs ends now
+              unlocked([&] { engine.shutdown({}); });
+              throw;
+            }
           },
           "grace"_a);
 }

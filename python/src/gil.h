@@ -69,7 +69,7 @@ auto interruptible_wait(std::chrono::nanoseconds timeout, WaitFor&& wait_for)
 
 /// What a future gives, waited for without the lock; Ctrl-C ends the wait, not what it waits for.
 template <class T>
-T settled(std::future<T> future) {
+T settled(std::future<T>&& future) {
   while (!interruptible_wait(to_duration(kMaxSeconds), [&](std::chrono::nanoseconds step) {
     return future.wait_for(step) == std::future_status::ready;
   })) {

@@ -239,6 +239,39 @@ def test_ctrl_c_interrupts_a_blocked_call(engine: TransferEngine, peer: Peer, na
     interrupt.join()
 
 
+def test_ctrl_c_interrupts_a_shutdown_and_ends_the_engine(peer: Peer) -> None:
+    engine = TransferEngine()
+    local, remote = engine.register_memory(random_bytes(64 * MIB)), remote_memory(peer, 64 * MIB)
+    engine.open_session(peer.session_id)
+    peer.stop()
+    transfer = engine.submit(peer.session_id, "write", local, remote, 64 * MIB, deadline=600)
+    interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.shutdown(600)
+    interrupt.join()
+    with pytest.raises(kvmend.ShuttingDownError):
+        transfer.wait(30)
+    with pytest.raises(kvmend.ShuttingDownError):
+        engine.open_session(peer.session_id)
+
+
+def test_an_interrupted_notify_never_arrives(engine: TransferEngine, peer: Peer) -> None:
+    engine.open_session(peer.session_id)
+    peer.stop()
+    with pytest.raises(kvmend.KvmendError):  # long enough for the session to be given up
+        engine.notify(peer.session_id, "first", timeout=4)
+    interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.notify(peer.session_id, "second", timeout=60)
+    interrupt.join()
+    peer.resume()
+    engine.notify(peer.session_id, "third", timeout=30)
+    names = peer.get("[note.name for note in engine.take_notifications()]")
+    assert names[-1] == "third" and "second" not in names
+
+
 def test_blocked_calls_leave_other_threads_running(engine: TransferEngine, peer: Peer) -> None:
     local, remote = engine.register_memory(random_bytes(64 * MIB)), remote_memory(peer, 64 * MIB)
     engine.open_session(peer.session_id)

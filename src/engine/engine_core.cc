@@ -264,14 +264,24 @@ void EngineCore::shutdown(Duration grace, env::Task on_drained) {
   }
   transport_->stop_listening();
   acceptor_->stop_accepting();
-  const Time until = saturating_add(env_.loop.now(), grace);
-  wait_drained(until);
+  drained_by_ = saturating_add(env_.loop.now(), grace);
+  draining_ = true;
+  wait_drained();
 }
 
-void EngineCore::wait_drained(Time until) {
-  if (sessions_->idle() || env_.loop.now() >= until) return say_goodbye();
-  shutdown_timer_.arm(std::min(until, env_.loop.now() + config::kDrainPoll),
-                      [this, until] { wait_drained(until); });
+void EngineCore::hurry(Duration grace) {
+  if (!draining_) return;
+  drained_by_ = std::min(drained_by_, saturating_add(env_.loop.now(), grace));
+  wait_drained();
+}
+
+void EngineCore::wait_drained() {
+  if (sessions_->idle() || env_.loop.now() >= drained_by_) {
+    draining_ = false;
+    return say_goodbye();
+  }
+  shutdown_timer_.arm(std::min(drained_by_, env_.loop.now() + config::kDrainPoll),
+                      [this] { wait_drained(); });
 }
 
 void EngineCore::tell_observers(const Status& why) {

@@ -103,12 +103,14 @@ class EngineCore {
   /// Stops admitting, tells peers goodbye; `on_drained` runs when nothing is left or `grace` is
   /// over, after which everything has been failed with kShuttingDown.
   void shutdown(Duration grace, env::Task on_drained);
+  /// Shortens a shutdown that is under way to `grace` from now; without one, nothing.
+  void hurry(Duration grace);
 
  private:
   class Router;  // implements the observers of session/ and spreads the news
 
   void arm_expiry();
-  void wait_drained(Time until);
+  void wait_drained();
   void say_goodbye();
   void finish_shutdown();
   void tell_observers(const Status& why);
@@ -136,6 +138,8 @@ class EngineCore {
   env::ScopedTimer expiry_timer_;
   env::ScopedTimer shutdown_timer_;
   bool shutting_down_ = false;
+  bool draining_ = false;
+  Time drained_by_ = kForever;
   bool silent_ = false;  // goodbye has been said
   env::Task on_drained_;
 };

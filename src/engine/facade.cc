@@ -404,6 +404,8 @@ EngineStats EngineFacade::stats() const {
 }
 
 void EngineFacade::shutdown(std::chrono::nanoseconds grace) {
+  // One who waits already waits no longer than we would.
+  if (!down_.load()) core_->loop().post([core = core_.get(), grace] { core->hurry(grace); });
   const MutexLock lock(shutdown_mutex_);
   if (down_.load()) return;
   if (stop_watcher_) std::exchange(stop_watcher_, nullptr)();
