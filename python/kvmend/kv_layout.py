@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _kvmend
 from .errors import InvalidArgumentError
@@ -77,6 +78,16 @@ class KVShape:
         object.__setattr__(self, "groups", list(self.groups))
 
 
+def _size(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not 0 <= number < 2**64:
+        raise InvalidArgumentError(f"{name}={value!r:.200} must be an int from 0 to {2**64 - 1}")
+    return int(number)
+
+
 @dataclass
 class KVComponent:
     """Buffers that share their page numbers: usually K and V of every layer.
@@ -110,11 +121,13 @@ class KVComponent:
     def __post_init__(self) -> None:
         lengths = self.item_len
         count = len(self.buffers)
-        if not isinstance(lengths, Sequence):
+        if not isinstance(lengths, Sequence) or isinstance(lengths, str):
             lengths = [lengths] * count
+        lengths = [_size("item_len", length) for length in lengths]
+        self.items = _size("items", self.items)
         if len(lengths) != count:
             raise InvalidArgumentError(f"{count} buffers, but {len(lengths)} item_lens")
-        if not all(length >= 0 for length in lengths) or (count and not any(lengths)):
+        if count and not any(lengths):
             raise InvalidArgumentError(f"item_len is {self.item_len}, but must be positive")
         shape_of = list(self.shape_of) or [0] * count
         if len(shape_of) != count:
@@ -157,8 +170,9 @@ class KVRank:
 class KVLayout:
     """The pools of one rank: exactly one KV component, at most one AUX, any state pools.
 
-    `kv_heads`: of this rank. `total_kv_heads`: of the model; 0: kv_heads * tp_size. Fewer than
-    tp_size: ranks that follow each other hold the same head; 1 for MLA.
+    `kv_heads`: of this rank; 0: not known, pages are never divided. `total_kv_heads`: of the
+    model; 0: kv_heads * tp_size. Fewer than tp_size: ranks that follow each other hold the same
+    head; 1 for MLA.
     """
 
     components: Sequence[KVComponent]

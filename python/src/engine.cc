@@ -188,8 +188,12 @@ Notes take_notifications(const EngineHolder& self) {
   return notes;
 }
 
-Access access_from(int bits) {
-  return static_cast<Access>(bits & 3);
+Access access_from(std::int64_t bits) {
+  if (bits < 0 || bits > static_cast<std::int64_t>(Access::kReadWrite))
+    throw StatusError({Code::kInvalidArgument, Origin::kCaller,
+                       fmt::format("access={} must be a kvmend.Access: 0 to {}", bits,
+                                   static_cast<int>(Access::kReadWrite))});
+  return static_cast<Access>(bits);
 }
 
 }  // namespace
@@ -218,15 +222,15 @@ void bind_engine(nb::module_& module) {
       .def(
           "register_memory",
           [](const EngineHolder& h, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& in,
-             int access) {
+             std::int64_t access) {
             Engine& engine = h.get();
+            const Access opened = access_from(access);
             std::vector<MemoryRange> ranges;
             ranges.reserve(in.size());
             for (const auto& [base, length] : in)
               ranges.push_back({reinterpret_cast<void*>(base), length});
-            check(unlocked([&] {
-              return engine.register_batch(ranges, MemoryKind::kHost, access_from(access));
-            }));
+            check(
+                unlocked([&] { return engine.register_batch(ranges, MemoryKind::kHost, opened); }));
           },
           "ranges"_a, "access"_a)
       .def(

@@ -2,6 +2,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <typeinfo>
+
 namespace nb = nanobind;
 
 namespace kvmend::python {
@@ -13,7 +15,8 @@ void raise_in_python(const Status& status) {
     const nb::object error =
         nb::module_::import_("kvmend.errors")
             .attr("error_for")(static_cast<int>(status.code()), origin_name(status.origin()).data(),
-                               status.detail().c_str(), status.sys_errno());
+                               nb::str(status.detail().c_str(), status.detail().size()),
+                               status.sys_errno());
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   } catch (nb::python_error& failed) {  // e.g. the interpreter is going down
     failed.restore();
@@ -28,6 +31,8 @@ void install_translator() {
       std::rethrow_exception(thrown);
     } catch (const StatusError& error) {
       raise_in_python(error.status());
+    } catch (const std::bad_cast&) {  // a binding took a value for granted: no bug of C++'s
+      PyErr_SetString(PyExc_TypeError, "an argument has a type or value that isn't allowed");
     }
   });
 }

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <future>
 #include <optional>
+
+#include "errors.h"
 
 namespace kvmend::python {
 
@@ -48,6 +51,8 @@ inline constexpr double kMaxSeconds = 365.0 * 24 * 3600;
 
 /// Seconds as Python gives them; `std::nullopt` and anything longer than a year mean a year.
 inline std::chrono::nanoseconds to_duration(std::optional<double> seconds) {
+  if (seconds && std::isnan(*seconds))
+    throw StatusError({Code::kInvalidArgument, Origin::kCaller, "a time of nan seconds"});
   const double bounded = std::clamp(seconds.value_or(kMaxSeconds), 0.0, kMaxSeconds);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9));
 }

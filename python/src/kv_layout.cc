@@ -1,12 +1,17 @@
 #include "kv_layout.h"
 
+#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "errors.h"
@@ -19,8 +24,31 @@ namespace kvmend::python {
 namespace {
 
 template <class T>
+std::string wanted() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "True or False";
+  } else if constexpr (std::is_integral_v<T>) {
+    return fmt::format("an int from {} to {}", std::numeric_limits<T>::min(),
+                       std::numeric_limits<T>::max());
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "a str of valid Unicode";
+  } else {
+    return "a sequence of ints that fit";
+  }
+}
+
+template <class T>
 T get(nb::handle from, const char* name) {
-  return nb::cast<T>(from.attr(name));
+  constexpr std::size_t kMaxShown = 200;
+  const nb::object value = from.attr(name);
+  T field{};
+  // bool counts as an int in Python; as a size it is a mistake.
+  const bool strange = nb::isinstance<nb::bool_>(value) && !std::is_same_v<T, bool>;
+  if (!strange && nb::try_cast<T>(value, field)) return field;
+  throw StatusError(
+      {Code::kInvalidArgument, Origin::kCaller,
+       fmt::format("{}.{}={} must be {}", nb::str(from.type().attr("__name__")).c_str(), name,
+                   std::string_view(nb::repr(value).c_str()).substr(0, kMaxShown), wanted<T>())});
 }
 
 KvShape shape_from(nb::handle from) {

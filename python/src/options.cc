@@ -25,8 +25,8 @@ void set(std::string_view name, nb::handle value, bool& field) {
 }
 
 void set(std::string_view name, nb::handle value, std::string& field) {
-  if (!nb::isinstance<nb::str>(value)) refuse(name, value, "a str");
-  field = nb::cast<std::string>(value);
+  if (!nb::isinstance<nb::str>(value) || !nb::try_cast<std::string>(value, field))
+    refuse(name, value, "a str of valid Unicode");
 }
 
 template <std::integral T>
@@ -48,7 +48,9 @@ void set(std::string_view name, nb::handle value, std::chrono::duration<Rep, Per
 }
 
 std::string text_of(nb::handle value) {
-  return nb::isinstance<nb::str>(value) ? nb::cast<std::string>(value) : "";
+  std::string text;
+  if (!nb::isinstance<nb::str>(value) || !nb::try_cast<std::string>(value, text)) text.clear();
+  return text;
 }
 
 void set(std::string_view name, nb::handle value, FailedSessionPolicy& field) {

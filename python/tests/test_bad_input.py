@@ -132,6 +132,42 @@ CASES: dict[str, Case] = {
         lambda s: TransferEngine(data_lanes=99),
         kvmend.InvalidArgumentError, "data_lanes is 99.*1 to 16",
     ),
+    "no time to connect": (
+        lambda s: TransferEngine(connect_deadline=0),
+        kvmend.InvalidArgumentError, "connect_deadline is 0 s, but must be from 0.001 s",
+    ),
+    "a negative time": (
+        lambda s: TransferEngine(heartbeat=-1),
+        kvmend.InvalidArgumentError, "heartbeat is -1 s, but must be",
+    ),
+    "a time beyond reason": (
+        lambda s: TransferEngine(progress_deadline=1e9),
+        kvmend.InvalidArgumentError, r"progress_deadline is 1e\+09 s, but must be",
+    ),
+    "a time that isn't a number": (
+        lambda s: TransferEngine(probe_max=float("nan")),
+        kvmend.InvalidArgumentError, "probe_max=nan must be",
+    ),
+    "a wait that isn't a number": (
+        lambda s: s.engine.open_session(s.peer.session_id, timeout=float("nan")),
+        kvmend.InvalidArgumentError, "nan",
+    ),
+    "an option in broken Unicode": (
+        lambda s: TransferEngine(congestion="\ud800"),
+        kvmend.InvalidArgumentError, "congestion='.*ud800' must be a str",
+    ),
+    "a host with a port": (
+        lambda s: TransferEngine("127.0.0.1:99"),
+        kvmend.InvalidArgumentError, "host is '127.0.0.1:99', but must be an address without a port",
+    ),
+    "a host with a zero byte": (
+        lambda s: TransferEngine("127.0.0.1\0x"),
+        kvmend.InvalidArgumentError, "127.0.0.1\0x.*numeric",
+    ),
+    "an access that doesn't exist": (
+        lambda s: s.engine.register_memory(bytearray(64), 99),
+        kvmend.InvalidArgumentError, "access.*99",
+    ),
     "a port that is taken": (
         lambda s: TransferEngine(port=s.peer.port),
         kvmend.ResourceExhaustedError, "bind",

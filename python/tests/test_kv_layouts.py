@@ -192,6 +192,43 @@ def test_shapes_share_and_elided_buffers_reach_the_manager(
         kvmend.KVManager(engine, "prefill", layout)
 
 
+def _layout(**changed: Any) -> kvmend.KVLayout:
+    component = {"buffers": [bytearray(4096)], "item_len": 64, "dtype": "uint8"}
+    layout: dict[str, Any] = {"page_tokens": 16, "kv_heads": 1, "head_dim": 4}
+    for name, value in changed.items():
+        (component if name in ("item_len", "items", "dtype", "pool", "layer_ids") else layout)[
+            name
+        ] = value
+    return kvmend.KVLayout([kvmend.KVComponent(**component)], **layout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"item_len": 1.5}, "item_len=1.5 must be an int from 0"),
+        ({"item_len": 2**70}, f"item_len={2**70} must be"),
+        ({"item_len": -1}, "item_len=-1 must be"),
+        ({"items": True}, "items=True must be an int"),
+        ({"items": "x"}, "items='x' must be an int"),
+        ({"dtype": None}, "KVComponent.dtype=None must be a str"),
+        ({"dtype": "\ud800"}, "KVComponent.dtype=.* must be a str of valid Unicode"),
+        ({"pool": "KV"}, "KVComponent.pool='KV' must be an int from 0 to 4294967295"),
+        ({"layer_ids": [-1]}, r"KVComponent.layer_ids=\[-1\] must be a sequence of ints"),
+        ({"page_tokens": -1}, "KVLayout.page_tokens=-1 must be an int from 0 to 4294967295"),
+        ({"page_tokens": 2**32}, "KVLayout.page_tokens=4294967296 must be"),
+        ({"page_tokens": True}, "KVLayout.page_tokens=True must be"),
+        ({"element_order": None}, "KVLayout.element_order=None must be a str"),
+        ({"rank": KVRank(tp_rank=-1)}, "KVRank.tp_rank=-1 must be"),
+    ],
+)
+def test_a_layout_of_wrong_types_is_refused_by_name(
+    engine: kvmend.TransferEngine, changed: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        kvmend.KVManager(engine, "prefill", _layout(**changed))
+    kvmend.KVManager(engine, "prefill", _layout()).teardown()
+
+
 def test_the_data_parallel_rank_is_given_or_follows_the_room() -> None:
     assert kvmend.choose_dp_rank(2**63 - 1, 4) == 3
     assert kvmend.choose_dp_rank(5, 4, given=2) == 2
