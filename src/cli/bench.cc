@@ -77,7 +77,7 @@ int bench(const BenchOptions& options) {
   } while (since(start) < options.seconds);  // at least one, whatever was asked for (NaN)
   std::ranges::sort(times);
   const double total = static_cast<double>(times.size() * local.size());
-  fmt::print(
+  print(
       "{} {} pages of {} bytes, {} per batch: {:.2f} GB/s; batch p50 {:.2f} ms, p99 {:.2f} "
       "ms over {} batches\n",
       options.read ? "read" : "wrote", times.size() * pages, options.page_bytes, pages,

@@ -1,7 +1,6 @@
 // kvmend bootstrap: the registry where decode finds prefill ranks.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "bootstrap/server.h"
@@ -26,9 +25,8 @@ int serve(const Arguments& arguments) {
   options.allow_remote = arguments.insecure;
   auto server = bootstrap::Server::start(std::move(options), clock);
   if (!server) return complain(server.error());
-  fmt::print("{}\n", (*server)->url());
-  std::fflush(stdout);
-  fmt::print(stderr, "registry at {}; stop with Ctrl-C\n", (*server)->url());
+  print("{}\n", (*server)->url());
+  notice("registry at {}; stop with Ctrl-C\n", (*server)->url());
   wait_for_signal();
   return 0;
 }

@@ -1,13 +1,19 @@
 #include "cli/common.h"
 
-#include <fmt/format.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 
 namespace kvmend::cli {
 namespace {
+
+int g_output_errno = 0;  // the main thread's
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -35,8 +41,32 @@ void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "serve /metrics, /healthz, /sessions and a page here, e.g. 127.0.0.1:9400");
 }
 
+void prepare_output() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      static_cast<void>(::open("/dev/null", O_RDWR));  // gets the lowest free number: this one
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    g_output_errno = errno;
+}
+
+void write_error(std::string_view text) {
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
+}
+
+int finish(int exit_code) {
+  errno = 0;
+  if (!std::cout.flush()) g_output_errno = errno != 0 ? errno : EIO;  // CLI11's help
+  if (g_output_errno == 0) return exit_code;
+  notice("kvmend: writing to standard output failed: {}\n", std::strerror(g_output_errno));
+  return exit_code != 0 ? exit_code : 1;
+}
+
 int complain(const Status& status) {
-  fmt::print(stderr, "kvmend: {}\n", status.to_string());
+  notice("kvmend: {}\n", status.to_string());
   return 1;
 }
 

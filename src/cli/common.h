@@ -1,8 +1,12 @@
 // Pieces that the commands share.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "kvmend/options.h"
 #include "kvmend/status.h"
@@ -11,6 +15,26 @@ namespace kvmend::cli {
 
 /// The options that every command with an engine takes.
 void add_engine_options(CLI::App& app, EngineOptions& options);
+
+// A full disk, a closed descriptor or a reader that has gone is no reason to die: what a command
+// prints may fail, and nothing throws. Standard output is the result: `finish` turns its failure
+// into an exit code. Standard error is for people: what it doesn't take is dropped.
+
+/// Once, first of all: takes the places of closed standard descriptors, so that no socket gets
+/// their numbers, and makes a vanished reader an error instead of a signal.
+void prepare_output();
+void write_out(std::string_view text);
+void write_error(std::string_view text);
+template <class... Args>
+void print(fmt::format_string<Args...> format, Args&&... args) {
+  write_out(fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void notice(fmt::format_string<Args...> format, Args&&... args) {
+  write_error(fmt::format(format, std::forward<Args>(args)...));
+}
+/// `exit_code`, or 1 when it is 0 and standard output didn't take everything. Once, last of all.
+int finish(int exit_code);
 
 /// Prints "kvmend: ..." to standard error; returns the exit code of a failure.
 int complain(const Status& status);

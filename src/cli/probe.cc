@@ -14,7 +14,7 @@ int probe(const std::string& peer, int timeout_ms) {
   if (!engine) return complain(engine.error());
   const Status status = (*engine)->probe(peer, std::chrono::milliseconds(timeout_ms));
   if (!status.is_ok()) return complain(status);
-  fmt::print("{} is usable: bytes went there and came back\n", peer);
+  print("{} is usable: bytes went there and came back\n", peer);
   return 0;
 }
 

@@ -30,17 +30,16 @@ int serve(const ServeOptions& options) {
                      fmt::format("{} MiB of memory can't be had", options.mib)});
   const Status registered = (*engine)->register_memory(memory.get(), bytes);
   if (!registered.is_ok()) return complain(registered);
-  fmt::print("{}\n", (*engine)->session_id());
-  std::fflush(stdout);
-  fmt::print(stderr, "serving {} MiB; session id {}{}{}; stop with Ctrl-C\n", options.mib,
-             (*engine)->session_id(), (*engine)->admin_url().empty() ? "" : "; admin ",
-             (*engine)->admin_url());
+  print("{}\n", (*engine)->session_id());
+  notice("serving {} MiB; session id {}{}{}; stop with Ctrl-C\n", options.mib,
+         (*engine)->session_id(), (*engine)->admin_url().empty() ? "" : "; admin ",
+         (*engine)->admin_url());
   wait_for_signal();
   const EngineStats stats = (*engine)->stats();
   (*engine)->shutdown(options.engine.shutdown_grace);
-  fmt::print(stderr, "received {}, sent {}, refused {} frames\n",
-             human_bytes(static_cast<double>(stats.bytes_received)),
-             human_bytes(static_cast<double>(stats.bytes_sent)), stats.frames_refused);
+  notice("received {}, sent {}, refused {} frames\n",
+         human_bytes(static_cast<double>(stats.bytes_received)),
+         human_bytes(static_cast<double>(stats.bytes_sent)), stats.frames_refused);
   return 0;
 }
 

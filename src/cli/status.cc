@@ -1,27 +1,48 @@
 // kvmend status: an engine's sessions, as its admin server tells them.
 #include <fmt/format.h>
 
-#include <cstdint>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "cli/common.h"
 #include "http/client.h"
+#include "wire/text.h"
 
 namespace kvmend::cli {
 namespace {
 
 using nlohmann::json;
 
+// Whoever answers there may send anything: a field of another type counts as absent, and text is
+// made fit for a terminal.
+std::string text_of(const json& session, const char* key) {
+  constexpr std::size_t kMaxBytes = 512;
+  const auto at = session.find(key);
+  if (at == session.end() || !at->is_string()) return "?";
+  return wire::clean_text(at->get_ref<const std::string&>(), kMaxBytes);
+}
+
+double number_of(const json& session, const char* key) {
+  const auto at = session.find(key);
+  return at != session.end() && at->is_number() ? at->get<double>() : 0.0;
+}
+
 void print_session(const json& s) {
-  fmt::print("{:<24} {:<10} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10.3f} {:>10.3f}\n",
-             s.value("session_id", ""), s.value("state", ""),
-             human_bytes(s.value("bytes_written", 0.0)), s.value("transfers_ok", std::uint64_t{0}),
-             s.value("transfers_failed", std::uint64_t{0}), s.value("retries", std::uint64_t{0}),
-             s.value("recoveries", std::uint64_t{0}), s.value("last_detect_seconds", 0.0),
-             s.value("last_recover_seconds", 0.0));
-  if (s.value("state", "") != "healthy" && !s.value("last_error", "").empty())
-    fmt::print("    {}\n", s.value("last_error", ""));
+  const std::string state = text_of(s, "state");
+  print("{:<24} {:<10} {:>10} {:>8.0f} {:>8.0f} {:>8.0f} {:>10.0f} {:>10.3f} {:>10.3f}\n",
+        text_of(s, "session_id"), state, human_bytes(number_of(s, "bytes_written")),
+        number_of(s, "transfers_ok"), number_of(s, "transfers_failed"), number_of(s, "retries"),
+        number_of(s, "recoveries"), number_of(s, "last_detect_seconds"),
+        number_of(s, "last_recover_seconds"));
+  const std::string error = text_of(s, "last_error");
+  if (state != "healthy" && !error.empty() && error != "?") print("    {}\n", error);
+}
+
+bool lists_sessions(const json& all) {
+  if (!all.is_object() || !all.contains("sessions") || !all["sessions"].is_array()) return false;
+  return std::ranges::all_of(all["sessions"], [](const json& s) { return s.is_object(); });
 }
 
 int status(const std::string& url) {
@@ -29,12 +50,12 @@ int status(const std::string& url) {
       http::request(http::Method::kGet, url + "/sessions", {}, std::chrono::seconds(5));
   if (!response) return complain(response.error());
   const json all = json::parse(response->body, nullptr, false);
-  if (response->status != 200 || all.is_discarded() || !all.contains("sessions"))
+  if (response->status != 200 || !lists_sessions(all))
     return complain(
         {Code::kProtocolError, Origin::kPeer,
          fmt::format("{} isn't a kvmend admin server (HTTP {})", url, response->status)});
-  fmt::print("{:<24} {:<10} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}\n", "session", "state",
-             "written", "ok", "failed", "retries", "recovered", "detect s", "recover s");
+  print("{:<24} {:<10} {:>10} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}\n", "session", "state",
+        "written", "ok", "failed", "retries", "recovered", "detect s", "recover s");
   for (const json& session : all["sessions"]) print_session(session);
   return 0;
 }

@@ -24,6 +24,9 @@ from .timeline import make_timeline
 def main(argv: list[str] | None = None) -> int:
     """0: everything that the demo shows was so. 1: a check failed. 2: it couldn't be run."""
     args = _parse(argv)
+    if args.json and (problem := _unwritable(Path(args.json))):
+        print(f"demo: --json {args.json}: {problem}", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGHUP, _leave)
     started = time.monotonic()
@@ -57,11 +60,28 @@ def main(argv: list[str] | None = None) -> int:
     report["error"] = failure
     print_tables(Console(), report)
     if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
+        try:
+            Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
+        except OSError as error:
+            failure = failure or f"--json {args.json}: {error.strerror}"
+            report["ok"] = False
     if failure:
         print(f"demo: {failure}", file=sys.stderr)
     print("the demo passed" if report["ok"] else "THE DEMO FAILED")
     return 0 if report["ok"] else 1
+
+
+def _unwritable(path: Path) -> str:
+    """Why the file can't be written, or ""; asked before the minutes that fill it."""
+    there = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _leave(number: int, _: object) -> NoReturn:
