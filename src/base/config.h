@@ -23,6 +23,7 @@ inline constexpr std::size_t kMaxInboundLanes = 8'192;
 inline constexpr std::size_t kMaxPendingHandshakes = 512;  // accepted, no hello yet: oldest is shed
 inline constexpr std::size_t kMaxInboundLanesPerPeer = 64;
 inline constexpr std::size_t kMaxInboundProbeLanes = 256;
+inline constexpr std::size_t kMaxInboundProbeLanesPerHost = 64;  // address of the prober
 inline constexpr std::size_t kMaxInboundPeers = 65'536;  // remembered incarnations, ~0.3 KiB each
 inline constexpr std::size_t kMaxSessions = 65'536;
 inline constexpr auto kHandshakeDeadline = 5s;   // silent inbound connection

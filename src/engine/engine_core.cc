@@ -148,6 +148,7 @@ Result<RegionRef> EngineCore::register_memory(void* base, std::uint64_t length, 
                                               Access access) {
   KVM_ASSIGN_OR_RETURN(const RegionRef ref, regions_.add(base, length, kind, access));
   if (access != Access::kNone) acceptor_->announce_regions();
+  regions_changed_();
   return ref;
 }
 
@@ -165,6 +166,7 @@ Status EngineCore::unregister_memory(void* base) {
   sessions_->for_each(
       [&](session::Session& session) { session.fail_users_of(gone.base, gone.length, why); });
   if (gone.access != Access::kNone) acceptor_->announce_regions();
+  regions_changed_();
   return Status::ok();
 }
 

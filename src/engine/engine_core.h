@@ -72,6 +72,10 @@ class EngineCore {
                                     Access access);
   Status unregister_memory(void* base);
 
+  /// `told` runs after every change of the regions, whoever made it. Loop thread; set it before
+  /// the loop runs.
+  void set_region_watcher(std::function<void()> told) { regions_changed_ = std::move(told); }
+
   /// Ends a grant and re-arms the expiry timer. Use this, not grants().end().
   bool end_grant(GrantId grant, memory::GrantEnd how);
   Result<GrantId> issue_grant(memory::Grant grant);
@@ -130,6 +134,7 @@ class EngineCore {
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<session::SessionTable> sessions_;
   std::unique_ptr<session::Acceptor> acceptor_;
+  std::function<void()> regions_changed_ = [] {};
   std::vector<CoreObserver*> observers_;
   std::vector<Notification> notifications_;
   std::size_t notification_bytes_ = 0;

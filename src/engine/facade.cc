@@ -90,7 +90,12 @@ EngineFacade::EngineFacade(std::unique_ptr<EngineCore> core, std::shared_ptr<voi
       core_ref_(std::make_shared<EngineCore*>(core_.get())),
       stop_(std::move(stop)),
       session_id_(core_->session_id()),
-      default_deadline_(core_->options().default_deadline) {}
+      default_deadline_(core_->options().default_deadline) {
+  core_->set_region_watcher([this] {
+    forget_local_regions();
+    if (on_registered_) on_registered_(core_->regions().total_bytes());
+  });
+}
 
 EngineFacade::~EngineFacade() {
   shutdown(core_->options().shutdown_grace);
@@ -129,16 +134,13 @@ Status EngineFacade::register_batch(std::span<const MemoryRange> ranges, MemoryK
       while (i-- > 0) static_cast<void>(core_->unregister_memory(ranges[i].base));
       break;
     }
-    if (on_registered_) on_registered_(core_->regions().total_bytes());
   });
-  forget_local_regions();
   return status;
 }
 
 Status EngineFacade::unregister_memory(void* base) {
   Status status = down_status();
   run_on_loop([&] { status = core_->unregister_memory(base); });
-  forget_local_regions();
   return status;
 }
 

@@ -59,8 +59,8 @@ class EngineFacade final : public Engine {
     admin_url_ = std::move(url);
     stop_watcher_ = std::move(stop);
   }
-  /// Told how many bytes are registered after each registration, on the loop thread. Set it
-  /// before anybody else has the engine.
+  /// Told how many bytes are registered after each change, whoever made it, on the loop thread. Set
+  /// it before anybody else has the engine.
   void set_registration_watcher(std::move_only_function<void(std::uint64_t)> told) {
     on_registered_ = std::move(told);
   }

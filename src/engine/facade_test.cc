@@ -273,6 +273,51 @@ TEST_F(Facade, ShutdownWhileOthersWait) {
   for (std::thread* thread : {&opens, &probes, &submits, &registers}) thread->join();
 }
 
+// Somebody waits for what runs, and somebody else can't wait (Ctrl-C).
+TEST_F(Facade, AShutdownThatWaitsCanBeHurried) {
+  // A listener that never answers: what is sent there runs until its deadline.
+  const int mute = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  ASSERT_EQ(::bind(mute, reinterpret_cast<sockaddr*>(&at), length), 0);
+  ASSERT_EQ(::listen(mute, 16), 0);
+  ASSERT_EQ(::getsockname(mute, reinterpret_cast<sockaddr*>(&at), &length), 0);
+  TransferOptions options;
+  options.deadline = 10min;
+  const Slice one = slice(0, 8);
+  const auto handle = a_->submit("127.0.0.1:" + std::to_string(ntohs(at.sin_port)), Opcode::kWrite,
+                                 std::span(&one, 1), std::move(options));
+  ASSERT_TRUE(handle);
+  std::future<void> patient = std::async(std::launch::async, [&] { a_->shutdown(10min); });
+  EXPECT_EQ(patient.wait_for(20ms), std::future_status::timeout);
+  a_->shutdown(0ms);
+  ASSERT_EQ(patient.wait_for(60s), std::future_status::ready);
+  EXPECT_EQ(wait(handle).code(), Code::kShuttingDown);
+  ::close(mute);
+}
+
+// The KV manager registers its pools on the loop, past this facade.
+TEST_F(Facade, RegionsOfTheLayerAboveCountToo) {
+  const Pages more(4096);
+  ASSERT_TRUE(wait(submit(slice(0, 8))).is_ok());  // the facade knows its regions now
+  const Slice one{more.at(0), to_.address(0), 8};
+  EXPECT_EQ(wait(submit(one)).code(), Code::kNotRegistered);
+  std::uint64_t told = 0;
+  a_->set_registration_watcher([&](std::uint64_t bytes) { told = bytes; });
+  a_->run_on_loop([&] {
+    ASSERT_TRUE(a_->core()
+                    .register_memory(more.at(0), more.size(), MemoryKind::kHost, Access::kNone)
+                    .has_value());
+  });
+  EXPECT_EQ(told, kPool + more.size());
+  EXPECT_TRUE(wait(submit(one)).is_ok());
+  a_->run_on_loop([&] { ASSERT_TRUE(a_->core().unregister_memory(more.at(0)).is_ok()); });
+  EXPECT_EQ(told, kPool);
+  EXPECT_EQ(wait(submit(one)).code(), Code::kNotRegistered);
+}
+
 TEST_F(Facade, MemoryIsFreeWhenUnregisterReturns) {
   for (int round = 0; round < 20; ++round) {
     Pages own(256U << 10);

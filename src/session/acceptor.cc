@@ -43,6 +43,7 @@ void Acceptor::close_all() {
   lanes_.clear();
   pending_.clear();
   probe_lanes_ = 0;
+  probe_hosts_.clear();
   // By address of the peer, never by address of the object: runs must be repeatable.
   std::ranges::sort(all, {}, [](const auto& lane) { return lane->peer(); });
   for (auto& lane : all) bury(loop_, std::move(lane));
@@ -180,6 +181,14 @@ void Acceptor::accept_probe(Lane& lane, const wire::Hello& hello, wire::HelloAck
   if (probe_lanes_ >= config::kMaxInboundProbeLanes)
     return reject(lane, Code::kResourceExhausted,
                   fmt::format("{} probes are being answered already", probe_lanes_));
+  std::size_t& of_host = probe_hosts_[lane.peer().host];
+  if (of_host >= config::kMaxInboundProbeLanesPerHost) {
+    // One that asks and doesn't end must not keep the others' questions from being answered.
+    return reject(
+        lane, Code::kResourceExhausted,
+        fmt::format("{} probes from {} are being answered already", of_host, lane.peer().host));
+  }
+  ++of_host;
   ++probe_lanes_;
   Serving serving;
   serving.initiator = hello.incarnation;
@@ -208,7 +217,7 @@ void Acceptor::drop(Lane& lane) {
   const auto at = lanes_.find(&lane);
   if (at == lanes_.end()) return;
   if (at->second.peer.is_set()) {
-    if (at->second.kind == wire::LaneKind::kProbe) --probe_lanes_;
+    if (at->second.kind == wire::LaneKind::kProbe) end_probe(lane);
     if (Peer* peer = peers_.find(at->second.peer)) {
       if (peer->control == &lane) peer->control = nullptr;
       std::erase(peer->data, &lane);
@@ -218,6 +227,12 @@ void Acceptor::drop(Lane& lane) {
   std::erase(pending_, &lane);
   bury(loop_, std::move(at->second.lane));
   lanes_.erase(at);
+}
+
+void Acceptor::end_probe(const Lane& lane) {
+  --probe_lanes_;
+  const auto at = probe_hosts_.find(lane.peer().host);
+  if (at != probe_hosts_.end() && --at->second == 0) probe_hosts_.erase(at);
 }
 
 void Acceptor::drop_epoch(Peer& peer) {

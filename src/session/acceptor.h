@@ -74,6 +74,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   void accept_probe(transport::Lane& lane, const wire::Hello& hello, wire::HelloAck ack);
   void reject(transport::Lane& lane, Code code, std::string message, std::uint64_t epoch_seen = 0);
   void handle(Peer& peer, const wire::Control& control);
+  void end_probe(const transport::Lane& lane);
   void drop_epoch(Peer& peer);
   void drop(transport::Lane& lane);
   void send_regions(transport::Lane& lane);
@@ -93,6 +94,7 @@ class Acceptor final : public transport::AcceptObserver, private transport::Lane
   InboundPeers peers_{config::kMaxInboundPeers};
   std::deque<const transport::Lane*> pending_;  // no hello yet, oldest first
   std::size_t probe_lanes_ = 0;
+  std::unordered_map<std::string, std::size_t> probe_hosts_;  // of them, by the prober's address
   env::ScopedTimer sweep_timer_;
   env::ScopedTimer table_timer_;
   bool accepting_ = true;

@@ -307,13 +307,28 @@ TEST_F(AcceptorTest, LanesOfAPeerAndProbesAreBounded) {
   ASSERT_TRUE(lanes.back()->reject.has_value());
   EXPECT_EQ(lanes.back()->reject->code, Code::kResourceExhausted);
   EXPECT_TRUE(first->open() && lanes.front()->open());
-  for (std::size_t i = 0; i <= config::kMaxInboundProbeLanes; ++i) {
+  for (std::size_t i = 0; i <= config::kMaxInboundProbeLanesPerHost; ++i) {
     lanes.push_back(dial(hello(wire::LaneKind::kProbe)));
     ASSERT_TRUE(answer(lanes.back()));
   }
   ASSERT_TRUE(lanes.back()->reject.has_value());
   EXPECT_EQ(lanes.back()->reject->code, Code::kResourceExhausted);
+  // However many incarnations it makes up, one host doesn't keep the others from being answered.
+  Side other(world_.add_host("10.0.0.3").start_process("other"));
+  auto elsewhere = std::make_unique<Dialled>();
+  wire::Hello theirs = hello(wire::LaneKind::kProbe);
+  theirs.session_id = "10.0.0.3:7000";
+  elsewhere->lane = std::move(*other.transport.connect(kTarget, theirs, elsewhere.get()));
+  ASSERT_TRUE(answer(elsewhere));
+  EXPECT_TRUE(elsewhere->ack.has_value());
+  // A place that became free is given again.
+  lanes[lanes.size() - 2].reset();
+  world_.run_for(10ms);
+  lanes.push_back(dial(hello(wire::LaneKind::kProbe)));
+  ASSERT_TRUE(answer(lanes.back()));
+  EXPECT_TRUE(lanes.back()->ack.has_value());
   lanes.clear();
+  elsewhere.reset();
   ASSERT_TRUE(world_.run_until([&] { return acceptor_.lanes() == 0; }, 90s));
 }
 
