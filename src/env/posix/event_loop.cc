@@ -131,6 +131,7 @@ bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time 
     turn(left);
   }
   driven_ = false;
+  last_driven_ = now();
   give_back();
   return true;
 }
@@ -203,8 +204,7 @@ Duration PosixEventLoop::plan_wait(Duration timeout) {
 }
 
 int PosixEventLoop::wait(Duration planned) {
-  if (planned != Duration::zero() && options_.spin > Duration::zero() &&
-      now() - expected_more_ < options_.spin * kSpinActivityPeriods) {
+  if (planned != Duration::zero() && may_spin()) {
     if (const int events = spin(planned); events != 0) return std::max(events, 0);
     // The rest of a short plan is lost to the spin at most once: timers are checked afterwards.
     if (planned > Duration::zero()) planned = std::max(planned - options_.spin, Duration::zero());
@@ -242,6 +242,14 @@ int PosixEventLoop::wait_lending(Duration planned) {
   asleep_until_.reset();
   std::copy_n(events.begin(), count, events_.begin());
   return count;
+}
+
+// The thread in `run` leaves spinning to those who have driven lately: awake, it would only be in
+// their way.
+bool PosixEventLoop::may_spin() const {
+  const Time at = now();
+  const Duration lately = options_.spin * kSpinActivityPeriods;
+  return at - expected_more_ < lately && (driven_ || at - last_driven_ >= lately);
 }
 
 void PosixEventLoop::set_poller(Poller* poller) {

@@ -118,6 +118,7 @@ class PosixEventLoop final : public EventLoop {
   Duration plan_wait(Duration timeout);
   int wait(Duration planned);
   int wait_lending(Duration planned);
+  [[nodiscard]] bool may_spin() const;
   int spin(Duration planned);
   int poll_epoll(Duration timeout, Events& events);
   void give_back();
@@ -152,6 +153,7 @@ class PosixEventLoop final : public EventLoop {
   // Loop thread, with `turn_` held.
   bool lends_ = false;                // inside `run`
   bool driven_ = false;               // by a thread that isn't the one in `run`
+  Time last_driven_{};
   std::optional<Time> asleep_until_;  // the thread in `run` blocks until then
   Events events_{};
   bool in_turn_ = false;
