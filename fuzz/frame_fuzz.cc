@@ -31,8 +31,15 @@ std::vector<std::byte> rewrite(const FrameHeader& header, Bytes body) {
       if (data) append_pull_frame(out, header.flags, ChunkId{header.id}, *data, slices, sources);
       return out;
     }
+    case FrameType::kReadOffer: {
+      std::vector<PullSource> sources;
+      const auto offer = parse_read_offer(header, body, sources);
+      if (offer) append_read_offer(out, header.flags, ChunkId{header.id}, *offer, sources);
+      return out;
+    }
     case FrameType::kAck:
-    case FrameType::kReadEnd: {
+    case FrameType::kReadEnd:
+    case FrameType::kReadTaken: {
       std::vector<AckEntry> acks;
       if (parse_acks(header, body, acks).is_ok()) append_acks(out, header.type, header.id, acks);
       return out;

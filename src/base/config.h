@@ -43,6 +43,7 @@ inline constexpr std::size_t kMaxAckBacklogBytes = 1U << 20;   // then the lane 
 inline constexpr std::size_t kMaxQueuedReads = 64;             // read requests waiting, per lane
 inline constexpr std::size_t kMaxQueuedReadSlices = 1U << 20;  // and their slices, of all lanes
 inline constexpr std::size_t kMaxQueuedPulls = 256;            // chunks being copied, per lane
+inline constexpr std::size_t kMaxLoans = 256;                  // reads the peer copies, per lane
 inline constexpr std::size_t kMaxControlBacklogBytes = 64U << 20;
 inline constexpr std::size_t kReadBudgetPerTurn = 4U << 20;  // bytes per lane and turn of the loop
 inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;

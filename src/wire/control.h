@@ -58,6 +58,9 @@ struct HostIdentity {
   friend bool operator==(const HostIdentity&, const HostIdentity&) = default;
 };
 
+/// What an engine can do beyond what the version demands.
+inline constexpr std::uint64_t kFeatureLoans = 1;  ///< answers reads that ask for a loan
+
 struct Hello {
   std::uint32_t version_min = kVersionMin;
   std::uint32_t version_max = kVersionMax;

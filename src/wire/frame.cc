@@ -39,24 +39,27 @@ struct Shape {
 
 constexpr auto kDataBody = static_cast<std::uint32_t>(kDataBodyBytes);
 constexpr auto kSlice = static_cast<std::uint32_t>(kSliceBytes);
+constexpr auto kSource = static_cast<std::uint32_t>(kPullSourceBytes);
 constexpr auto kPulled = static_cast<std::uint32_t>(kSliceBytes + kPullSourceBytes);
 constexpr auto kAckEntry = static_cast<std::uint32_t>(kAckEntryBytes);
 
 constexpr std::array<Shape, kMaxFrameType + 1> kShapes = {{
-    {0, 0, 0, 0, false, 0},                                            // 0: never valid
-    {0, kMaxHelloBytes, 0, 0, false, 0},                               // kHello
-    {0, kMaxHelloBytes, 0, 0, false, 0},                               // kHelloAck
-    {0, kMaxHelloBytes, 0, 0, false, 0},                               // kHelloReject
-    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, true, kFlagChecksum},   // kWrite
-    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, false, kFlagChecksum},  // kRead
-    {0, 0, 0, 0, true, kFlagChecksum},                                 // kReadData
-    {0, 0, kAckEntry, 1, false, 0},                                    // kReadEnd
-    {0, 0, kAckEntry, kMaxAcksPerFrame, false, 0},                     // kAck
-    {0, kMaxControlBytes, 0, 0, false, 0},                             // kControl
-    {0, 0, 0, 0, false, 0},                                            // kControlAck
-    {0, 0, 0, 0, false, 0},                                            // kPing
-    {0, 0, 0, 0, false, 0},                                            // kPong
-    {kDataBody, 0, kPulled, kMaxSlicesPerPull, false, kFlagChecksum},  // kPull
+    {0, 0, 0, 0, false, 0},                                                        // 0: never valid
+    {0, kMaxHelloBytes, 0, 0, false, 0},                                           // kHello
+    {0, kMaxHelloBytes, 0, 0, false, 0},                                           // kHelloAck
+    {0, kMaxHelloBytes, 0, 0, false, 0},                                           // kHelloReject
+    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, true, kFlagChecksum},               // kWrite
+    {kDataBody, 0, kSlice, kMaxSlicesPerFrame, false, kFlagChecksum | kFlagPull},  // kRead
+    {0, 0, 0, 0, true, kFlagChecksum},                                             // kReadData
+    {0, 0, kAckEntry, 1, false, 0},                                                // kReadEnd
+    {0, 0, kAckEntry, kMaxAcksPerFrame, false, 0},                                 // kAck
+    {0, kMaxControlBytes, 0, 0, false, 0},                                         // kControl
+    {0, 0, 0, 0, false, 0},                                                        // kControlAck
+    {0, 0, 0, 0, false, 0},                                                        // kPing
+    {0, 0, 0, 0, false, 0},                                                        // kPong
+    {kDataBody, 0, kPulled, kMaxSlicesPerPull, false, kFlagChecksum},              // kPull
+    {kDataBody, 0, kSource, kMaxSlicesPerPull, false, kFlagChecksum},              // kReadOffer
+    {0, 0, kAckEntry, 1, false, 0},                                                // kReadTaken
 }};
 
 // Why the lengths don't fit the type; nullptr when they do.
@@ -152,6 +155,31 @@ Result<DataBody> load_data_body(const FrameHeader& header, Bytes body,
   return data;
 }
 
+void store_sources(std::byte* to, std::span<const PullSource> sources) {
+  for (const PullSource& source : sources) {
+    store_le<std::uint32_t>(to, source.segment);
+    store_le<std::uint32_t>(to + 4, 0);
+    store_le<std::uint64_t>(to + 8, source.offset);
+    to += kPullSourceBytes;
+  }
+}
+
+Status load_sources(const std::byte* from, std::size_t count, std::vector<PullSource>& sources) {
+  sources.resize(count);
+  for (PullSource& source : sources) {
+    source.segment = load_le<std::uint32_t>(from);
+    source.offset = load_le<std::uint64_t>(from + 8);
+    if (load_le<std::uint32_t>(from + 4) != 0)
+      return {Code::kProtocolError, Origin::kPeer, "reserved bits in a pull source"};
+    from += kPullSourceBytes;
+  }
+  return Status::ok();
+}
+
+bool carries_acks(FrameType type) {
+  return type == FrameType::kAck || type == FrameType::kReadEnd || type == FrameType::kReadTaken;
+}
+
 bool fits(const FrameHeader& header, Bytes body) {
   return shape_error(header) == nullptr && body.size() == header.body_bytes;
 }
@@ -211,20 +239,28 @@ Result<DataBody> parse_pull_body(const FrameHeader& header, Bytes body,
     return malformed("not the body of a pull");
   Result<DataBody> data = load_data_body(header, body, slices);
   if (!data) return data;
-  sources.resize(header.count);
-  const std::byte* from = body.data() + kDataBodyBytes + header.count * kSliceBytes;
-  for (PullSource& source : sources) {
-    source.segment = load_le<std::uint32_t>(from);
-    source.offset = load_le<std::uint64_t>(from + 8);
-    if (load_le<std::uint32_t>(from + 4) != 0) return malformed("reserved bits in a pull source");
-    from += kPullSourceBytes;
-  }
+  const Status status = load_sources(body.data() + kDataBodyBytes + header.count * kSliceBytes,
+                                     header.count, sources);
+  if (!status.is_ok()) return std::unexpected(status);
   return data;
+}
+
+Result<ReadOffer> parse_read_offer(const FrameHeader& header, Bytes body,
+                                   std::vector<PullSource>& sources) {
+  sources.clear();
+  if (header.type != FrameType::kReadOffer || !fits(header, body))
+    return malformed("not the body of a read offer");
+  const ReadOffer offer{.loan = ChunkId{load_le<std::uint64_t>(body.data())},
+                        .checksum = load_le<std::uint64_t>(body.data() + 8)};
+  if (!offer.loan.is_set()) return malformed("read offer without a loan");
+  const Status status = load_sources(body.data() + kDataBodyBytes, header.count, sources);
+  if (!status.is_ok()) return std::unexpected(status);
+  return offer;
 }
 
 Status parse_acks(const FrameHeader& header, Bytes body, std::vector<AckEntry>& acks) {
   acks.clear();
-  if ((header.type != FrameType::kAck && header.type != FrameType::kReadEnd) || !fits(header, body))
+  if (!carries_acks(header.type) || !fits(header, body))
     return {Code::kProtocolError, Origin::kPeer, "not the body of acknowledgements"};
   acks.resize(header.count);
   const std::byte* from = body.data();
@@ -239,9 +275,9 @@ Status parse_acks(const FrameHeader& header, Bytes body, std::vector<AckEntry>& 
       return {Code::kProtocolError, Origin::kPeer, "reserved bits in an acknowledgement"};
     from += kAckEntryBytes;
   }
-  if (header.type == FrameType::kReadEnd && acks.front().chunk.value != header.id)
+  if (header.type != FrameType::kAck && acks.front().chunk.value != header.id)
     return {Code::kProtocolError, Origin::kPeer,
-            fmt::format("end of read {} names chunk {}", header.id, acks.front().chunk.value)};
+            fmt::format("an answer to {} names {}", header.id, acks.front().chunk.value)};
   return Status::ok();
 }
 
@@ -272,19 +308,28 @@ void append_pull_frame(std::vector<std::byte>& out, std::uint8_t flags, ChunkId 
                            .id = id.value,
                            .count = static_cast<std::uint32_t>(slices.size())};
   std::byte* frame = begin_frame(out, header);
-  std::byte* to = store_data_body(frame + kHeaderBytes, body, slices);
-  for (const PullSource& source : sources) {
-    store_le<std::uint32_t>(to, source.segment);
-    store_le<std::uint32_t>(to + 4, 0);
-    store_le<std::uint64_t>(to + 8, source.offset);
-    to += kPullSourceBytes;
-  }
+  store_sources(store_data_body(frame + kHeaderBytes, body, slices), sources);
+  finish_frame(frame, header);
+}
+
+void append_read_offer(std::vector<std::byte>& out, std::uint8_t flags, ChunkId id,
+                       const ReadOffer& offer, std::span<const PullSource> sources) {
+  const FrameHeader header{
+      .type = FrameType::kReadOffer,
+      .flags = flags,
+      .body_bytes = static_cast<std::uint32_t>(kDataBodyBytes + sources.size() * kPullSourceBytes),
+      .id = id.value,
+      .count = static_cast<std::uint32_t>(sources.size())};
+  std::byte* frame = begin_frame(out, header);
+  store_le<std::uint64_t>(frame + kHeaderBytes, offer.loan.value);
+  store_le<std::uint64_t>(frame + kHeaderBytes + 8, offer.checksum);
+  store_sources(frame + kHeaderBytes + kDataBodyBytes, sources);
   finish_frame(frame, header);
 }
 
 void append_acks(std::vector<std::byte>& out, FrameType type, std::uint64_t id,
                  std::span<const AckEntry> acks) {
-  KVM_CHECK(type == FrameType::kAck || type == FrameType::kReadEnd);
+  KVM_CHECK(carries_acks(type));
   const FrameHeader header{.type = type,
                            .body_bytes = static_cast<std::uint32_t>(acks.size() * kAckEntryBytes),
                            .id = id,

@@ -45,12 +45,16 @@ enum class FrameType : std::uint8_t {
   kPong = 12,        ///< id: the ping's nonce
   kPull = 13,        ///< id: chunk; local transport: body: DataBody + slices + one PullSource for
                      ///< each slice; no payload
+  kReadOffer = 14,   ///< id: chunk; local transport, the answer to a read that asks for it: body:
+                     ///< DataBody (loan instead of the grant) + one PullSource for each slice
+  kReadTaken = 15,   ///< id: loan; body: one AckEntry of the same loan: how the copy went
 };
-inline constexpr std::uint8_t kMaxFrameType = 13;
+inline constexpr std::uint8_t kMaxFrameType = 15;
 
 /// Flags of data frames.
 inline constexpr std::uint8_t kFlagChecksum =
-    1;  ///< DataBody.checksum holds XXH3-64 of the payload
+    1;                                        ///< DataBody.checksum holds XXH3-64 of the payload
+inline constexpr std::uint8_t kFlagPull = 2;  ///< of kRead: the initiator can copy the bytes itself
 
 struct FrameHeader {
   FrameType type{};
@@ -71,11 +75,11 @@ struct WireSlice {
   friend bool operator==(const WireSlice&, const WireSlice&) = default;
 };
 
-/// Where the receiver of a kPull finds a slice's bytes in the initiator's memory; the length is the
-/// slice's.
+/// Where the receiver of a kPull or kReadOffer finds a slice's bytes in its sender's memory; the
+/// length is the slice's.
 struct PullSource {
   static constexpr std::uint32_t kForeignMemory = 0xFFFF'FFFFU;
-  std::uint32_t segment = 0;  ///< shared segment of the initiator, or kForeignMemory
+  std::uint32_t segment = 0;  ///< shared segment of the owner, or kForeignMemory
   std::uint64_t offset = 0;   ///< in the segment; the address itself with kForeignMemory
   friend bool operator==(const PullSource&, const PullSource&) = default;
 };
@@ -87,6 +91,13 @@ struct DataBody {
   friend bool operator==(const DataBody&, const DataBody&) = default;
 };
 inline constexpr std::size_t kDataBodyBytes = 16;
+
+/// What stands before the sources of a kReadOffer.
+struct ReadOffer {
+  ChunkId loan;  ///< what the owner calls it; never 0
+  std::uint64_t checksum = 0;
+  friend bool operator==(const ReadOffer&, const ReadOffer&) = default;
+};
 
 struct AckEntry {
   ChunkId chunk;
@@ -115,8 +126,11 @@ struct AckEntry {
 [[nodiscard]] Result<DataBody> parse_pull_body(const FrameHeader& header, Bytes body,
                                                std::vector<WireSlice>& slices,
                                                std::vector<PullSource>& sources);
-/// Parses kAck and kReadEnd (count entries). Unknown codes become `kInternal`, unknown origins
-/// `kPeer`.
+/// Parses the body of kReadOffer; `sources` is cleared first.
+[[nodiscard]] Result<ReadOffer> parse_read_offer(const FrameHeader& header, Bytes body,
+                                                 std::vector<PullSource>& sources);
+/// Parses kAck, kReadEnd and kReadTaken (count entries). Unknown codes become `kInternal`, unknown
+/// origins `kPeer`.
 [[nodiscard]] Status parse_acks(const FrameHeader& header, Bytes body, std::vector<AckEntry>& acks);
 
 /// Writers append one frame's header and body to `out`; the payload follows separately. They
@@ -128,6 +142,9 @@ void append_data_frame(std::vector<std::byte>& out, FrameType type, std::uint8_t
 void append_pull_frame(std::vector<std::byte>& out, std::uint8_t flags, ChunkId id,
                        const DataBody& body, std::span<const WireSlice> slices,
                        std::span<const PullSource> sources);
+void append_read_offer(std::vector<std::byte>& out, std::uint8_t flags, ChunkId id,
+                       const ReadOffer& offer, std::span<const PullSource> sources);
+/// kAck, kReadEnd, kReadTaken.
 void append_acks(std::vector<std::byte>& out, FrameType type, std::uint64_t id,
                  std::span<const AckEntry> acks);
 /// A frame whose body is opaque bytes (hello, control) or empty (ping, pong, control ack, and

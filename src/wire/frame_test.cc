@@ -73,6 +73,35 @@ TEST(Frame, PullFramesCarryTheirSources) {
   EXPECT_FALSE(parse_data_body(*header, body_of(out), slices));
 }
 
+TEST(Frame, ReadsMayAskForALoanAndOffersNameIt) {
+  Buffer asked;
+  append_data_frame(asked, FrameType::kRead, kFlagPull | kFlagChecksum, ChunkId{5},
+                    {.grant = GrantId{9}}, some_slices(), 0);
+  EXPECT_TRUE(parse_header(header_of(asked)));
+  asked[4] = static_cast<std::byte>(FrameType::kPull);  // the flag is the reads' own
+  EXPECT_FALSE(parse_header(header_of(asked)));
+
+  const std::vector<PullSource> sources = {
+      {.segment = 3, .offset = 64}, {.segment = PullSource::kForeignMemory, .offset = 1ULL << 47}};
+  const ReadOffer offer{.loan = ChunkId{1ULL << 63U}, .checksum = 7};
+  Buffer out;
+  append_read_offer(out, kFlagChecksum, ChunkId{5}, offer, sources);
+  const auto header = parse_header(header_of(out));
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->id, 5U);
+  std::vector<PullSource> parsed;
+  const auto back = parse_read_offer(*header, body_of(out), parsed);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(*back, offer);
+  EXPECT_EQ(parsed, sources);
+
+  Buffer nothing;
+  append_read_offer(nothing, 0, ChunkId{5}, {}, sources);
+  EXPECT_EQ(
+      parse_read_offer(*parse_header(header_of(nothing)), body_of(nothing), parsed).error().code(),
+      Code::kProtocolError);
+}
+
 TEST(Frame, AnswersToReadsCarryAChecksumOnDemand) {
   Buffer plain;
   append_frame(plain, FrameType::kReadData, 4, {}, 100);
@@ -99,12 +128,14 @@ TEST(Frame, AcknowledgementsComeBackAsTheyWere) {
   EXPECT_EQ(parsed, acks);
 }
 
-TEST(Frame, AReadsEndNamesItsOwnChunk) {
-  Buffer out;
-  append_acks(out, FrameType::kReadEnd, 8, std::vector<AckEntry>{{.chunk = ChunkId{9}}});
-  std::vector<AckEntry> parsed;
-  EXPECT_EQ(parse_acks(*parse_header(header_of(out)), body_of(out), parsed).code(),
-            Code::kProtocolError);
+TEST(Frame, TheEndOfAReadOrLoanNamesItself) {
+  for (const FrameType type : {FrameType::kReadEnd, FrameType::kReadTaken}) {
+    Buffer out;
+    append_acks(out, type, 8, std::vector<AckEntry>{{.chunk = ChunkId{9}}});
+    std::vector<AckEntry> parsed;
+    EXPECT_EQ(parse_acks(*parse_header(header_of(out)), body_of(out), parsed).code(),
+              Code::kProtocolError);
+  }
 }
 
 TEST(Frame, EveryChangedByteOfHeaderOrBodyIsNoticed) {

@@ -25,6 +25,7 @@ constexpr std::size_t kMaxTasksPerTurn = 1'024;
 constexpr std::size_t kMaxTimersPerTurn = 1'024;
 // Spinning goes on only if more was expected within so many spin durations.
 constexpr int kSpinActivityPeriods = 16;
+constexpr Duration kWaitForLending = 20us;
 // With a gap handler the loop sleeps no longer than this: only a sleep with a planned end shows
 // that the process was stopped in the middle of it.
 constexpr Duration kMaxSleepWithGapHandler = 250ms;
@@ -112,8 +113,8 @@ void PosixEventLoop::turn(Duration timeout) {
 
 bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time until) {
   if (in_loop_thread()) return false;
-  const std::unique_lock turns(turn_, std::try_to_lock);
-  if (!turns.owns_lock() || !asleep_until_ || stop_.load(std::memory_order_acquire)) return false;
+  std::unique_lock turns(turn_, std::defer_lock);
+  if (!take_lent(turns)) return false;
   {
     const MutexLock lock(mutex_);
     asleep_ = false;  // who posts from now on is heard by this thread
@@ -131,9 +132,28 @@ bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time 
     turn(left);
   }
   driven_ = false;
-  last_driven_ = now();
+  last_driven_.store(now(), std::memory_order_relaxed);
   give_back();
   return true;
+}
+
+// Whether the loop is lent. Who drove it a moment ago waits a little for the thread in `run`, which
+// that woke for nothing, to lend it again: cheaper than to wait for a thread's answer.
+bool PosixEventLoop::take_lent(std::unique_lock<std::mutex>& turns) {
+  const auto lent = [&] {
+    if (!turns.try_lock()) return false;
+    if (asleep_until_ && !stop_.load(std::memory_order_acquire)) return true;
+    turns.unlock();
+    return false;
+  };
+  if (lent()) return true;
+  const Time start = now();
+  if (!driven_lately(start)) return false;
+  do {
+    ::sched_yield();
+    if (lent()) return true;
+  } while (now() - start < kWaitForLending);
+  return false;
 }
 
 // The thread in `run` still blocks, as it planned to before: wakes it for what it can't know of.
@@ -236,8 +256,12 @@ int PosixEventLoop::wait_lending(Duration planned) {
   owner_.store({}, std::memory_order_release);
   Events events;
   turn_.unlock();
-  const int count = poll_epoll(planned, events);
-  turn_.lock();
+  int count = poll_epoll(planned, events);
+  if (!turn_.try_lock()) {
+    // Whoever drives polls, too, and serves what woke us: what is left afterwards is asked anew.
+    turn_.lock();
+    count = poll_epoll(Duration::zero(), events);
+  }
   bind_to_this_thread();
   asleep_until_.reset();
   std::copy_n(events.begin(), count, events_.begin());
@@ -248,8 +272,12 @@ int PosixEventLoop::wait_lending(Duration planned) {
 // their way.
 bool PosixEventLoop::may_spin() const {
   const Time at = now();
-  const Duration lately = options_.spin * kSpinActivityPeriods;
-  return at - expected_more_ < lately && (driven_ || at - last_driven_ >= lately);
+  return at - expected_more_ < options_.spin * kSpinActivityPeriods &&
+         (driven_ || !driven_lately(at));
+}
+
+bool PosixEventLoop::driven_lately(Time at) const {
+  return at - last_driven_.load(std::memory_order_relaxed) < options_.spin * kSpinActivityPeriods;
 }
 
 void PosixEventLoop::set_poller(Poller* poller) {

@@ -119,6 +119,8 @@ class PosixEventLoop final : public EventLoop {
   int wait(Duration planned);
   int wait_lending(Duration planned);
   [[nodiscard]] bool may_spin() const;
+  [[nodiscard]] bool driven_lately(Time at) const;
+  bool take_lent(std::unique_lock<std::mutex>& turns);
   int spin(Duration planned);
   int poll_epoll(Duration timeout, Events& events);
   void give_back();
@@ -147,13 +149,13 @@ class PosixEventLoop final : public EventLoop {
   std::atomic<std::uint64_t> wakeups_{0};
 
   std::atomic<bool> precise_wait_{true};  // epoll_pwait2 works here
+  std::atomic<Time> last_driven_{Time{}};
 
   // Held by whoever runs turns. The thread in `run` gives it away while it blocks.
   std::mutex turn_;
   // Loop thread, with `turn_` held.
   bool lends_ = false;                // inside `run`
   bool driven_ = false;               // by a thread that isn't the one in `run`
-  Time last_driven_{};
   std::optional<Time> asleep_until_;  // the thread in `run` blocks until then
   Events events_{};
   bool in_turn_ = false;

@@ -82,34 +82,33 @@ LocalHub::~LocalHub() {
 
 // ------------------------------------------------------------------------------------------ lanes
 
-std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& initiator,
+std::unique_ptr<PullReceiver> LocalHub::receive_from(const wire::HostIdentity& owner,
                                                      std::uint64_t lane, PullSink& sink) {
   std::shared_ptr<SourceLink> link;
-  if (const auto at = sources_.find(initiator.local_address); at != sources_.end())
+  if (const auto at = sources_.find(owner.local_address); at != sources_.end())
     link = at->second.link.lock();
   if (!link) {
     std::erase_if(sources_, [](const auto& entry) { return entry.second.link.expired(); });
-    const std::string peer = fmt::format("process {}", initiator.pid);
+    const std::string peer = fmt::format("process {}", owner.pid);
     if (sources_.size() >= config::kMaxLocalLinks) return nullptr;
-    auto opened = SourceLink::open(fds_, identity_, *board_, initiator,
-                                   [this, address = initiator.local_address](const Status& why) {
-                                     on_source_dead(address, why);
-                                   });
+    auto opened = SourceLink::open(
+        fds_, identity_, *board_, owner,
+        [this, address = owner.local_address](const Status& why) { on_source_dead(address, why); });
     if (!opened) {
       say_fallback(peer, opened.error());
       return nullptr;
     }
     link = std::move(*opened);
-    sources_[initiator.local_address] = {link, context_.loop.now()};
+    sources_[owner.local_address] = {link, context_.loop.now()};
     arm_link_sweep();
   }
   return std::make_unique<LocalReceiver>(*this, std::move(link), lane, sink);
 }
 
-std::unique_ptr<PullSender> LocalHub::send_to(const wire::HostIdentity& target, std::uint64_t lane,
-                                              PullSink& sink) {
-  if (target.local_address.empty()) return nullptr;
-  return std::make_unique<LocalSender>(*this, target.local_address, lane, sink);
+std::unique_ptr<PullSender> LocalHub::send_to(const wire::HostIdentity& receiver,
+                                              std::uint64_t lane, PullSink& sink) {
+  if (receiver.local_address.empty()) return nullptr;
+  return std::make_unique<LocalSender>(*this, receiver.local_address, lane, sink);
 }
 
 void LocalHub::say_fallback(const std::string& peer, const Status& why) {
@@ -338,6 +337,16 @@ void LocalHub::answer(CopyJob& job) {
   if (job.receiver != nullptr) job.receiver->answer(job);
 }
 
+std::size_t LocalHub::stop(const LocalReceiver* receiver, ChunkId chunk) {
+  for (const auto& job : active_) {
+    if (job->receiver != receiver || job->request().chunk != chunk) continue;
+    job->receiver = nullptr;
+    job->stop();
+    return 1;
+  }
+  return 0;
+}
+
 void LocalHub::remove(LocalReceiver* receiver) {
   receivers_.erase(receiver);
   for (const auto& job : active_) {
@@ -350,11 +359,13 @@ void LocalHub::remove(LocalReceiver* receiver) {
 void LocalHub::on_region_ending(const memory::Region& region) {
   for (const auto& job : active_)
     if (job->writes_into(region.base, region.length)) job->stop();
+  for (LocalSender* sender : senders_) sender->on_region_ending(region);
 }
 
 void LocalHub::on_grant_ending(GrantId grant) {
   for (const auto& job : active_)
     if (job->request().grant == grant) job->stop();
+  for (LocalSender* sender : senders_) sender->on_grant_ending(grant);
 }
 
 }  // namespace kvmend::transport::local

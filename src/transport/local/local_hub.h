@@ -36,9 +36,9 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   ~LocalHub() override;
 
   [[nodiscard]] const wire::HostIdentity& identity() const override { return identity_; }
-  std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& initiator,
-                                             std::uint64_t lane, PullSink& sink) override;
-  std::unique_ptr<PullSender> send_to(const wire::HostIdentity& target, std::uint64_t lane,
+  std::unique_ptr<PullReceiver> receive_from(const wire::HostIdentity& owner, std::uint64_t lane,
+                                             PullSink& sink) override;
+  std::unique_ptr<PullSender> send_to(const wire::HostIdentity& receiver, std::uint64_t lane,
                                       PullSink& sink) override;
 
   // For local_lanes.
@@ -49,6 +49,10 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   /// The receiver's link at `address`, or null.
   [[nodiscard]] TargetLink* target_at(const std::string& address) const;
   void start(std::shared_ptr<CopyJob> job);
+  /// Stops the receiver's job for that chunk; how many there were.
+  std::size_t stop(const LocalReceiver* receiver, ChunkId chunk);
+  /// Apart from the ids of chunks.
+  ChunkId next_loan() { return ChunkId(kLoans | ++last_loan_); }
   Board& board() { return *board_; }
   /// This process's pools, as of a moment ago.
   [[nodiscard]] const std::shared_ptr<const memory::PoolSegments>& pools() const { return pools_; }
@@ -61,6 +65,8 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   [[nodiscard]] std::size_t targets() const { return targets_.size(); }
 
  private:
+  static constexpr std::uint64_t kLoans = 1ULL << 63U;
+
   LocalHub(const LaneContext& context, FdLoop& fds, wire::HostIdentity identity,
            std::unique_ptr<Board> board, UniqueFd listener, Duration silence);
 
@@ -113,6 +119,7 @@ class LocalHub final : public PullPort, private memory::RevocationObserver, priv
   std::unordered_set<std::shared_ptr<CopyJob>> active_;
   std::unordered_set<std::string> said_;
   std::shared_ptr<const memory::PoolSegments> pools_;
+  std::uint64_t last_loan_ = 0;
   std::size_t inline_left_ = config::kInlinePullBudget;
   bool inline_reset_scheduled_ = false;
   std::uint64_t subscription_ = 0;

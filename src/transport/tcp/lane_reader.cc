@@ -213,7 +213,7 @@ Status LaneReader::start_frame(Bytes header_bytes, Bytes body) {
     return {Code::kProtocolError, Origin::kLink, "a frame's check doesn't match its header"};
   places_.clear();
   place_ = 0;
-  const Status status = sink_.on_frame(header_, body, places_);
+  Status status = sink_.on_frame(header_, body, places_);
   if (!status.is_ok() || sink_.closed()) return status;
   payload_left_ = header_.payload_bytes;
   discarding_ = places_.empty();

@@ -35,6 +35,7 @@ TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* ob
       state_(State::kConnecting),
       reader_(*this, wire::kMaxHelloBytes) {
   wire::Hello own = hello;
+  own.features |= wire::kFeatureLoans;
   if (context.pulls != nullptr && own.kind == wire::LaneKind::kData)
     own.host = context.pulls->identity();
   name_ = name_of(own);
@@ -81,6 +82,8 @@ void TcpLane::close() {
   stream_.reset();
   pull_receiver_.reset();
   pull_sender_.reset();
+  read_receiver_.reset();
+  read_sender_.reset();
 }
 
 std::uint64_t TcpLane::progress() const {
@@ -188,10 +191,14 @@ void TcpLane::accept(wire::HelloAck ack, const Serving& serving) {
     scratch_ref_ = {0xffffffffU, static_cast<std::uint32_t>(context_.random.next() | 1U)};
     ack.scratch = wire::Scratch{scratch_ref_, scratch_grant_, serving.scratch_bytes};
   }
-  if (serving.data && context_.pulls != nullptr && initiator_host_) {
-    pull_receiver_ = context_.pulls->receive_from(*initiator_host_, name_, *this);
-    if (pull_receiver_) ack.host = context_.pulls->identity();
+  if (serving.data && context_.pulls != nullptr && peer_host_) {
+    pull_receiver_ = context_.pulls->receive_from(*peer_host_, name_, *this);
+    if (pull_receiver_) {
+      ack.host = context_.pulls->identity();
+      read_sender_ = context_.pulls->send_to(*peer_host_, reads_of(name_), *this);
+    }
   }
+  ack.features |= wire::kFeatureLoans;
   state_ = State::kOpen;
   send_frame(FrameType::kHelloAck, 0, wire::encode_hello_ack(ack));
   flush();
@@ -209,7 +216,7 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     auto hello = wire::parse_hello(body);
     if (!hello) return hello.error();
     if (observer_ == nullptr) return protocol_error("nobody answers hellos here");
-    initiator_host_ = hello->host;
+    peer_host_ = hello->host;
     name_ = name_of(*hello);
     observer_->on_hello(*this, *hello);
     return Status::ok();
@@ -218,8 +225,10 @@ Status TcpLane::on_handshake_frame(const wire::FrameHeader& header, Bytes body) 
     auto ack = wire::parse_hello_ack(body);
     if (!ack) return ack.error();
     state_ = State::kOpen;
-    if (ack->host && context_.pulls != nullptr)
+    if (ack->host && context_.pulls != nullptr) {
       pull_sender_ = context_.pulls->send_to(*ack->host, name_, *this);
+      if ((ack->features & wire::kFeatureLoans) != 0) peer_host_ = ack->host;
+    }
     observer_->on_hello_ack(*this, *ack);
     return Status::ok();
   }
@@ -258,6 +267,8 @@ Status TcpLane::on_acceptor_frame(const wire::FrameHeader& header, Bytes body,
       return on_pull(header, body);
     case FrameType::kRead:
       return on_read_request(header, body);
+    case FrameType::kReadTaken:
+      return on_read_taken(header, body);
     case FrameType::kPing:
       send_frame(FrameType::kPong, header.id, {});
       return Status::ok();
@@ -274,6 +285,8 @@ Status TcpLane::on_initiator_frame(const wire::FrameHeader& header, Bytes body,
       return on_acks(header, body);
     case FrameType::kReadData:
       return on_read_data(header, body, into);
+    case FrameType::kReadOffer:
+      return on_read_offer(header, body);
     case FrameType::kReadEnd:
       return on_read_end(header, body);
     case FrameType::kPong:
@@ -462,7 +475,9 @@ void TcpLane::post(const Chunk& chunk) {
   } else {
     PendingRead read;
     read.chunk = chunk;
+    read.asked = ask_for_loan(read);
     reads_.emplace(chunk.id, read);
+    if (read.asked) return;
   }
   writer_.queue_chunk(chunk);
 }
@@ -471,6 +486,7 @@ bool TcpLane::detach(ChunkId chunk) {
   const bool unsent = writer_.detach(chunk);
   end_write(chunk, unsent ? WriteEnd::kUnsent : WriteEnd::kLeft);
   if (const auto at = reads_.find(chunk); at != reads_.end()) {
+    end_loan_of(at->second);
     outstanding_ -= at->second.chunk.bytes;
     reads_.erase(at);
     if (incoming_.reading && incoming_.header.id == chunk.value) incoming_.detached = true;
@@ -492,7 +508,7 @@ void TcpLane::note_answer() {
 }
 
 Status TcpLane::on_acks(const wire::FrameHeader& header, Bytes body) {
-  const Status status = wire::parse_acks(header, body, received_);
+  Status status = wire::parse_acks(header, body, received_);
   if (!status.is_ok()) return status;
   for (const wire::AckEntry& entry : received_) {
     note_answer();

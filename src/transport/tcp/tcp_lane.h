@@ -89,7 +89,9 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   struct PendingRead {
     Chunk chunk;
     std::uint64_t received = 0;
-    bool sent = false;  // its request has left
+    ChunkId loan;        // what we copy from, or have copied from
+    bool asked = false;  // for a loan
+    bool sent = false;   // its request has left
     bool corrupt = false;
     bool faulted = false;
   };
@@ -142,6 +144,20 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
                          std::vector<iovec>& where);
 
   bool offer_pull(const Chunk& chunk, bool& sent);
+  Status on_read_offer(const wire::FrameHeader& header, Bytes body);
+  Status on_read_taken(const wire::FrameHeader& header, Bytes body);
+  void on_read_pulled(const PullRequest& request, const Status& result);
+  bool ask_for_loan(PendingRead& read);
+  // Each direction of a lane's bytes has a name of its own.
+  static std::uint64_t reads_of(std::uint64_t lane) { return lane ^ 0x9E3779B97F4A7C15ULL; }
+  bool lend(ReadJob& job);
+  void end_loan_of(const PendingRead& read);
+  void send_taken(ChunkId loan, const Status& result);
+  template <class Way>
+  void send_small(const std::unique_ptr<Way>& way, std::vector<std::byte> frame);
+  Status confirm(ReadJob& job, std::uint32_t* argument);
+  void queue_reply_job(ReadJob job);
+  void forget_slices(const ReadJob& job);
   void end_write(ChunkId chunk, WriteEnd how);
   void end_remnant(ChunkId chunk);
   void note_sent(ChunkId chunk);
@@ -149,6 +165,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void start_checksum();
   void push_ack(const wire::AckEntry& entry);
   void flush_acks();
+  void flush_soon();
   [[nodiscard]] bool may_queue_read() const;
   void start_next_reply();
   void end_reply();
@@ -183,8 +200,10 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::unordered_map<ChunkId, Remnant> remnants_;
   std::size_t pulled_remnants_ = 0;
   std::unordered_map<ChunkId, PendingRead> reads_;
-  std::deque<ReadJob> jobs_;       // front: being answered when `answering_`
-  std::size_t queued_slices_ = 0;  // of `jobs_`
+  std::unordered_map<ChunkId, ChunkId> pulling_;  // by loan: reads of ours that are being copied
+  std::deque<ReadJob> jobs_;                      // front: being answered when `answering_`
+  std::unordered_map<ChunkId, ReadJob> lent_;     // by loan: the peer copies them itself
+  std::size_t queued_slices_ = 0;                 // of `jobs_` and `lent_`
   bool answering_ = false;
   bool in_read_ = false;  // acknowledgements are flushed once, at its end
   bool want_write_ = false;
@@ -195,13 +214,15 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   // While a chunk that left entirely waits for its answer, only the host's word on what had left by
   // the last answer is progress: a host goes on acknowledging for a process that is stopped.
   std::uint64_t sent_unanswered_ = 0;
-  std::uint64_t believed_ = UINT64_MAX;  // position in the stream
-  std::optional<wire::HostIdentity> initiator_host_;
+  std::uint64_t believed_ = UINT64_MAX;          // position in the stream
+  std::optional<wire::HostIdentity> peer_host_;  // where reads may be lent
   std::uint64_t name_ = 0;  // of a data lane; both ends know it, and nobody else
   std::unique_ptr<PullReceiver> pull_receiver_;
   std::unique_ptr<PullSender> pull_sender_;
+  std::unique_ptr<PullReceiver> read_receiver_;  // the initiator's, from the first read on
+  std::unique_ptr<PullSender> read_sender_;      // the acceptor's
   std::vector<wire::PullSource> sources_;
-  bool ack_flush_scheduled_ = false;
+  bool flush_scheduled_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<wire::Checksum> sum_;  // of the payload that is arriving; most lanes need none
 };

@@ -44,6 +44,7 @@ Status TcpLane::on_pull(const wire::FrameHeader& header, Bytes body) {
 
 void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
   if (state_ != State::kOpen) return;
+  if (initiator_) return on_read_pulled(request, result);
   Status status = result;
   std::uint32_t argument = 0;
   if (status.is_ok()) {
@@ -63,15 +64,20 @@ void TcpLane::on_pulled(const PullRequest& request, const Status& result) {
   }
   acks_.push_back(to_entry(request.chunk, status, argument));
   if (acks_.size() >= wire::kMaxAcksPerFrame) flush_acks();
-  if (in_read_ || ack_flush_scheduled_) return;
+  flush_soon();
+}
+
+// A copy's end comes outside of `on_readable`, and in batches.
+void TcpLane::flush_soon() {
+  if (in_read_ || flush_scheduled_) return;
   context_.loop.at_end_of_turn([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
-    ack_flush_scheduled_ = false;
+    flush_scheduled_ = false;
     if (state_ != State::kOpen) return;
     flush_acks();
     flush();
   });
-  ack_flush_scheduled_ = true;
+  flush_scheduled_ = true;
 }
 
 bool TcpLane::offer_pull(const Chunk& chunk, bool& sent) {
@@ -88,7 +94,17 @@ bool TcpLane::offer_pull(const Chunk& chunk, bool& sent) {
   return true;
 }
 
-// Nothing but pulls and their answers comes this way, and whole.
+namespace {
+
+// Nothing but pulls, reads that are copied, and their answers comes by shared memory, and whole.
+bool may_be_shared(wire::FrameType type, bool to_initiator) {
+  using enum wire::FrameType;
+  return to_initiator ? type == kAck || type == kReadOffer || type == kReadEnd
+                      : type == kPull || type == kRead || type == kReadTaken;
+}
+
+}  // namespace
+
 void TcpLane::on_shared_frame(Bytes frame) {
   if (state_ != State::kOpen) return;
   if (frame.size() < wire::kHeaderBytes)
@@ -96,15 +112,18 @@ void TcpLane::on_shared_frame(Bytes frame) {
   const auto header = wire::parse_header(frame.first(wire::kHeaderBytes));
   const Bytes body = frame.subspan(wire::kHeaderBytes);
   if (!header) return fail(header.error());
-  if (header->body_bytes != body.size() ||
-      header->type != (initiator_ ? wire::FrameType::kAck : wire::FrameType::kPull) ||
+  if (header->body_bytes != body.size() || !may_be_shared(header->type, initiator_) ||
       !wire::check_matches(frame.first(wire::kHeaderBytes), body))
     return fail(protocol_error("a frame in shared memory that doesn't belong there"));
-  if (!initiator_ && pull_receiver_->waiting() >= config::kMaxQueuedPulls)
+  if ((header->type == wire::FrameType::kPull && pull_receiver_ &&
+       pull_receiver_->waiting() >= config::kMaxQueuedPulls) ||
+      (header->type == wire::FrameType::kRead && jobs_.size() >= 2 * config::kMaxQueuedReads))
     return fail(protocol_error("more frames in shared memory than are taken"));
   bytes_in_ += frame.size();
   in_read_ = true;
-  const Status status = initiator_ ? on_acks(*header, body) : on_pull(*header, body);
+  std::vector<iovec> none;  // no payload comes this way
+  const Status status =
+      initiator_ ? on_initiator_frame(*header, body, none) : on_acceptor_frame(*header, body, none);
   in_read_ = false;
   if (state_ == State::kClosed) return;
   if (!status.is_ok()) return fail(status);

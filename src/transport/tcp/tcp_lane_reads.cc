@@ -31,10 +31,20 @@ Status TcpLane::on_read_request(const wire::FrameHeader& header, Bytes body) {
   for (const wire::WireSlice& slice : job.slices) job.bytes += slice.length;
   queued_slices_ += job.slices.size();
   context_.counters.queued_read_slices += job.slices.size();
-  jobs_.push_back(std::move(job));
-  if (!answering_) start_next_reply();
+  if ((header.flags & wire::kFlagPull) == 0 || !lend(job)) queue_reply_job(std::move(job));
   update_reading();
   return Status::ok();
+}
+
+void TcpLane::queue_reply_job(ReadJob job) {
+  jobs_.push_back(std::move(job));
+  if (!answering_) start_next_reply();
+}
+
+void TcpLane::forget_slices(const ReadJob& job) {
+  const std::size_t slices = std::min(queued_slices_, job.slices.size());  // 0 once closed
+  queued_slices_ -= slices;
+  context_.counters.queued_read_slices -= slices;
 }
 
 void TcpLane::end_reply() {
@@ -42,9 +52,7 @@ void TcpLane::end_reply() {
   std::vector<std::byte> end;
   wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&job.result, 1));
   writer_.queue_urgent(std::move(end));
-  const std::size_t slices = std::min(queued_slices_, job.slices.size());  // 0 once closed
-  queued_slices_ -= slices;
-  context_.counters.queued_read_slices -= slices;
+  forget_slices(job);
   jobs_.pop_front();
 }
 
@@ -79,20 +87,25 @@ void TcpLane::start_next_reply() {
   }
 }
 
+// Whether the source still is what the peer may read.
+Status TcpLane::confirm(ReadJob& job, std::uint32_t* argument) {
+  if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals))
+    return Status::ok();
+  // Another region may have gone: ask again in full before giving up.
+  std::vector<iovec> source;
+  Status status =
+      resolve(job.grant, Access::kRemoteRead, job.slices, argument, source, job.scratch);
+  if (status.is_ok()) job.removals = context_.regions.removals();
+  return status;
+}
+
 void TcpLane::check_reply_grant() {
   if (!answering_) return;
   ReadJob& job = jobs_.front();
   if (job.zeroed || job.scratch) return;
-  if (context_.grants.still_allowed(job.grant, context_.loop.now(), job.removals)) return;
-  // Another region may have gone: ask again in full before giving up.
-  std::vector<iovec> source;
   std::uint32_t argument = 0;
-  const Status status =
-      resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
-  if (status.is_ok()) {
-    job.removals = context_.regions.removals();
-    return;
-  }
+  const Status status = confirm(job, &argument);
+  if (status.is_ok()) return;
   // The pages may belong to somebody else by now: what hasn't left is sent as zeros, and the read
   // is answered with an error.
   writer_.zero_reply(job.chunk);
@@ -130,6 +143,7 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
   }
   PendingRead& read = at->second;
   if (!read.sent) return early_answer(read.chunk.id);
+  if (read.loan.is_set()) return protocol_error("an answer to a read that is being copied");
   if (read.chunk.checksum && (header.flags & wire::kFlagChecksum) == 0)
     return protocol_error("an answer without the checksum that was asked for");
   if (read.received != 0 || header.payload_bytes != read.chunk.bytes)
@@ -142,7 +156,7 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
 }
 
 Status TcpLane::on_read_end(const wire::FrameHeader& header, Bytes body) {
-  const Status status = wire::parse_acks(header, body, received_);
+  Status status = wire::parse_acks(header, body, received_);
   if (!status.is_ok()) return status;
   const ChunkId chunk(header.id);
   if (const auto at = reads_.find(chunk); at != reads_.end() && !at->second.sent)
@@ -156,6 +170,7 @@ void TcpLane::finish_read(ChunkId chunk, wire::AckEntry result) {
   const auto at = reads_.find(chunk);
   if (at == reads_.end()) return;
   const PendingRead& read = at->second;
+  end_loan_of(read);
   result.chunk = chunk;
   if (result.code == Code::kOk && read.faulted)
     result =

@@ -1,147 +1,13 @@
-// Whole engines in two processes of this host, with the local transport between them.
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <csignal>
+// Whole engines in two processes of this host, with the local transport between them: writes.
 #include <cstring>
-#include <functional>
-#include <new>
-#include <random>
-#include <thread>
-#include <vector>
 
-#include "kvmend/engine.h"
-#include "kvmend/pool.h"
+#include "runtime/local_engines.h"
 
 namespace kvmend {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr std::size_t kBytes = 32U << 20U;
-constexpr std::size_t kPage = 16'384;
-constexpr uid_t kNobody = 65'534;
-
-/// What the processes of one test tell each other.
-struct Board {
-  std::atomic<int> ready{0};
-  std::atomic<int> command{0};
-  std::atomic<int> done{0};
-  std::uint64_t address = 0;
-  std::uint64_t other = 0;
-  char session[64] = {};
-};
-
-template <class Condition>
-bool eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + 30s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
-
-EngineOptions options() {
-  EngineOptions o;
-  o.recovery.connect_deadline = 10s;
-  return o;
-}
-
-std::byte value_at(std::size_t i) {
-  return static_cast<std::byte>(i * 31 + i / 509);
-}
-
-/// Memory of either kind.
-class Memory {
- public:
-  explicit Memory(bool pool) {
-    if (pool) {
-      pool_ = std::move(*MemoryPool::create(kBytes));
-    } else {
-      plain_.resize(kBytes);
-    }
-  }
-  std::byte* data() { return pool_ ? pool_->data() : plain_.data(); }
-
- private:
-  std::unique_ptr<MemoryPool> pool_;
-  std::vector<std::byte> plain_;
-};
-
-class LocalEngines : public testing::Test {
+class LocalWrites : public LocalEngines {
  protected:
-  LocalEngines() {
-    void* page =
-        ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    board_ = new (page) Board;
-  }
-  ~LocalEngines() override {
-    for (const pid_t pid : children_) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-    ::munmap(board_, sizeof(Board));
-  }
-
-  pid_t fork_child(const std::function<int()>& body) {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::_exit(body());
-    }
-    children_.push_back(pid);
-    return pid;
-  }
-  int result_of(pid_t pid) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    std::erase(children_, pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-
-  /// A process with memory to write into. On each command it runs `check` over its memory.
-  pid_t start_target(const std::function<int(std::byte*)>& check, EngineOptions o = options(),
-                     bool as_nobody = false) {
-    const pid_t pid = fork_child([&]() -> int {
-      if (as_nobody && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
-                        ::setresuid(kNobody, kNobody, kNobody) != 0))
-        return 90;
-      Memory memory(true);
-      auto engine = Engine::create(o);
-      if (!engine) return 91;
-      if (!(*engine)->register_memory(memory.data(), kBytes).is_ok()) return 92;
-      board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
-      std::snprintf(board_->session, sizeof board_->session, "%s", (*engine)->session_id().c_str());
-      board_->ready.store(1);
-      if (!eventually([&] { return board_->command.load() == 1; })) return 93;
-      return check(memory.data());
-    });
-    EXPECT_TRUE(eventually([&] { return board_->ready.load() == 1; }));
-    return pid;
-  }
-
-  std::vector<Slice> scattered(std::byte* from, std::uint64_t to) {
-    std::vector<std::uint32_t> order(kBytes / kPage);
-    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::ranges::shuffle(order, std::mt19937(5));
-    std::vector<Slice> slices;
-    for (const std::uint32_t page : order)
-      slices.push_back({from + page * kPage, to + page * kPage, kPage});
-    return slices;
-  }
-  static std::string transport_of(Engine& engine) {
-    const auto sessions = engine.sessions();
-    return sessions.empty() ? "" : sessions.front().transport;
-  }
-  static bool becomes(Engine& engine, const std::string& transport) {
-    return eventually([&] { return transport_of(engine) == transport; });
-  }
   void write_everything(bool pool, const std::string& transport, EngineOptions o,
                         bool target_as_nobody = false) {
     const pid_t target = start_target(
@@ -170,33 +36,30 @@ class LocalEngines : public testing::Test {
     board_->command.store(1);
     EXPECT_EQ(result_of(target), 0);
   }
-
-  Board* board_ = nullptr;
-  std::vector<pid_t> children_;
 };
 
-TEST_F(LocalEngines, PoolsAreCopiedFrom) {
+TEST_F(LocalWrites, PoolsAreCopiedFrom) {
   write_everything(true, "local", options());
 }
 
-TEST_F(LocalEngines, ForeignMemoryIsReadFrom) {
+TEST_F(LocalWrites, ForeignMemoryIsReadFrom) {
   write_everything(false, "local", options());
 }
 
-TEST_F(LocalEngines, OffMeansTcp) {
+TEST_F(LocalWrites, OffMeansTcp) {
   EngineOptions off = options();
   off.local = LocalMode::kOff;
   write_everything(true, "tcp", off);
 }
 
-TEST_F(LocalEngines, AnotherUserIsServedByTcp) {
+TEST_F(LocalWrites, AnotherUserIsServedByTcp) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
   write_everything(true, "tcp", options(), true);
 }
 
 // Small writes, one after the other and with pauses: frames go through shared memory while both
 // loops are awake and by the stream while one sleeps, and every write is in place when it is over.
-TEST_F(LocalEngines, SmallWritesArriveWhetherTheLoopsSleepOrNot) {
+TEST_F(LocalWrites, SmallWritesArriveWhetherTheLoopsSleepOrNot) {
   for (const auto spin : {0us, 50us, 5'000us}) {
     board_->ready.store(0);
     board_->command.store(0);
@@ -230,7 +93,7 @@ TEST_F(LocalEngines, SmallWritesArriveWhetherTheLoopsSleepOrNot) {
 
 // A sender that forbids reading its memory (as yama, seccomp profiles and setuid programs do):
 // plain memory goes by tcp, pools still don't.
-TEST_F(LocalEngines, WhatMayNotBeReadGoesByTcpAndPoolsDont) {
+TEST_F(LocalWrites, WhatMayNotBeReadGoesByTcpAndPoolsDont) {
   const bool root = ::geteuid() == 0;
   start_target([](const std::byte*) { return 0; }, options(), root);
   const pid_t sender = fork_child([&]() -> int {
@@ -257,7 +120,7 @@ TEST_F(LocalEngines, WhatMayNotBeReadGoesByTcpAndPoolsDont) {
   EXPECT_EQ(result_of(sender), 0);
 }
 
-TEST_F(LocalEngines, UnmappedSourceMemoryIsAnErrorOfTheTransferOnly) {
+TEST_F(LocalWrites, UnmappedSourceMemoryIsAnErrorOfTheTransferOnly) {
   start_target([](const std::byte*) { return 0; });
   void* gone = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   Memory good(true);
@@ -280,7 +143,7 @@ TEST_F(LocalEngines, UnmappedSourceMemoryIsAnErrorOfTheTransferOnly) {
 
 // The receiver's caller unmaps registered memory without a word: its process lives on, the writer
 // gets an error, other memory goes on being written.
-TEST_F(LocalEngines, UnmappedDestinationMemoryIsAnErrorOfTheTransferOnly) {
+TEST_F(LocalWrites, UnmappedDestinationMemoryIsAnErrorOfTheTransferOnly) {
   for (const bool pool : {true, false}) {
     for (const LocalMode local : {LocalMode::kAuto, LocalMode::kOff}) {
       for (const bool checksum : {false, true}) {
@@ -337,7 +200,7 @@ TEST_F(LocalEngines, UnmappedDestinationMemoryIsAnErrorOfTheTransferOnly) {
 
 // Rule 7, seen from outside: what the sender writes after the cancelled transfer's end never
 // arrives.
-TEST_F(LocalEngines, NothingIsReadAfterACancelledTransferHasEnded) {
+TEST_F(LocalWrites, NothingIsReadAfterACancelledTransferHasEnded) {
   for (const bool pool : {true, false}) {
     board_->ready.store(0);
     board_->command.store(0);
@@ -366,7 +229,7 @@ TEST_F(LocalEngines, NothingIsReadAfterACancelledTransferHasEnded) {
   }
 }
 
-TEST_F(LocalEngines, ATargetThatIsKilledEndsTheTransferWithAnError) {
+TEST_F(LocalWrites, ATargetThatIsKilledEndsTheTransferWithAnError) {
   const pid_t target = start_target([](const std::byte*) { return 0; });
   Memory memory(true);
   EngineOptions o = options();
@@ -392,7 +255,7 @@ TEST_F(LocalEngines, ATargetThatIsKilledEndsTheTransferWithAnError) {
 
 // The receiver copies from a process that is killed meanwhile: it goes on living, and lets the
 // lanes go.
-TEST_F(LocalEngines, ASenderThatIsKilledInMidCopyHarmsNobody) {
+TEST_F(LocalWrites, ASenderThatIsKilledInMidCopyHarmsNobody) {
   for (const bool pool : {true, false}) {
     Memory memory(true);
     auto engine = std::unique_ptr<Engine>();
