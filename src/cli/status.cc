@@ -22,6 +22,9 @@ void print_session(const json& s) {
              s.value("last_recover_seconds", 0.0));
   if (s.value("state", "") != "healthy" && !s.value("last_error", "").empty())
     fmt::print("    {}\n", s.value("last_error", ""));
+  if (const auto waiting = s.value("pair_parked", std::uint64_t{0}); waiting > 0)
+    fmt::print("    {} transfers wait for {}, of the same pair\n", waiting,
+               s.value("pair_waits_for", ""));
 }
 
 int status(const std::string& url) {
