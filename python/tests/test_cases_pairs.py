@@ -60,7 +60,7 @@ class Ranks:
         wait_until(lambda: self.session(rank).state == "failed", "it to be blacklisted")
 
     def close(self) -> None:
-        self.manager.close()
+        self.manager.teardown()
         self.engine.shutdown()
 
 
