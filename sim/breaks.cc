@@ -29,6 +29,7 @@ constexpr std::array kBreaks{
     Break{"heal_by_clock", "raw", "a failed session is let in when time has passed"},
     Break{"control_probe_only", "small_only", "a handshake is proof enough"},
     Break{"inbound_lanes_kept", "raw_restart", "a silent peer's lanes are never closed"},
+    Break{"pair_split", "pair", "the healthy ranks of a pair are served while another is failed"},
 };
 
 sabotage::Fault fault_of(std::string_view name) {

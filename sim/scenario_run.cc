@@ -73,6 +73,18 @@ KvRooms& Run::add_kv(KvRoomsOptions options) {
   return *kv_;
 }
 
+PairRooms& Run::add_pairs() {
+  PairRoomsOptions options{.prefill = shape_.prefill, .decode = shape_.decode};
+  options.from = 10ms;
+  options.until = kLoad;
+  options.kv.room_deadline = 6s;
+  options.kv.announced_ttl = 6s;
+  options.kv.parked_share_per_session = 1;
+  options.kv.parked_share = 1;
+  pairs_ = std::make_unique<PairRooms>(*cluster_, options);
+  return *pairs_;
+}
+
 GrantRooms& Run::add_grant_rooms(GrantRoomOptions options) {
   options.from = 10ms;
   options.until = kLoad;
@@ -116,17 +128,20 @@ void Run::run_phases() {
   };
   if (kv_) need_none(kv_->pending(), "rooms");
   if (grant_rooms_) need_none(grant_rooms_->pending(), "rooms");
+  if (pairs_) need_none(pairs_->pending(), "rooms");
   if (raw_) need_none(raw_->pending(), "transfers");
   if (raw_) raw_->finish();
   monitor_->stop();
   cluster_->run_for(kIdle);
   if (verdict.broken()) return;
   if (kv_) kv_->check_idle();
+  if (pairs_) pairs_->check_idle();
   monitor_->check_idle();
 }
 
 void Run::complete(Report& report) {
   if (kv_) kv_->tear_down();
+  if (pairs_) pairs_->tear_down();
   if (ghost_) ghost_->finish();
   report.trace_hash = cluster_->world().trace_hash();
   report.steps = cluster_->steps();

@@ -12,6 +12,7 @@
 #include "sim/grant_rooms.h"
 #include "sim/kv_rooms.h"
 #include "sim/monitor.h"
+#include "sim/pair_rooms.h"
 #include "sim/raw_load.h"
 #include "sim/reach.h"
 #include "sim/scenarios.h"
@@ -35,6 +36,7 @@ class Run {
 
   KvRooms& add_kv(KvRoomsOptions options);
   GrantRooms& add_grant_rooms(GrantRoomOptions options);
+  PairRooms& add_pairs();
   RawLoad& add_raw(RawOptions options);
   void add_chaos(std::vector<Trouble> menu, Duration mean_gap = std::chrono::milliseconds(700),
                  Duration longest = std::chrono::seconds(6));
@@ -68,6 +70,7 @@ class Run {
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<KvRooms> kv_;
   std::unique_ptr<GrantRooms> grant_rooms_;
+  std::unique_ptr<PairRooms> pairs_;
   std::unique_ptr<RawLoad> raw_;
   std::unique_ptr<Ghost> ghost_;
   std::unique_ptr<Chaos> chaos_;

@@ -106,6 +106,18 @@ Report kv_tight(std::uint64_t seed) {
   return run.finish(rooms, /*all_must_succeed=*/true);
 }
 
+// One prefill with two or three decode ranks, or two prefill stages with one decode: while the
+// session to one of them is down, new rooms wait as one (case R11).
+Report pair(std::uint64_t seed) {
+  const std::size_t shape = mix(seed, 5) % 3;
+  const std::size_t prefill = shape == 2 ? 2 : 1;
+  const std::size_t decode = shape == 2 ? 1 : 2 + shape;
+  Run run("pair", seed, {.prefill = prefill, .decode = decode, .pool = KvRooms::pool_bytes()});
+  PairRooms& rooms = run.add_pairs();
+  run.add_chaos({kOneWay, kOneWay, kBlackHole, kBlackHole, kPause, kReset, kDelay}, 500ms, 15s);
+  return run.finish(rooms);
+}
+
 Report rooms(std::uint64_t seed) {
   Run run("rooms", seed, {.prefill = 3, .pool = GrantRooms::pool_bytes()});
   GrantRooms& load = run.add_grant_rooms({});
@@ -224,6 +236,7 @@ constexpr std::array kScenarios{
              throttled_abort},
     Scenario{"churn", "a death every 60 ms, and most rooms are aborted", churn},
     Scenario{"kv_tight", "no fault, smallest windows and buffers: all must succeed", kv_tight},
+    Scenario{"pair", "rooms of several ranks, some of them out of reach", pair},
     Scenario{"rooms", "one grant per room, decided by landed bytes; silent peers", rooms},
     Scenario{"rooms_storm", "the same; every trouble", rooms_storm},
     Scenario{"lost_acks", "acknowledgements get lost: retries of what has landed", lost_acks},

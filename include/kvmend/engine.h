@@ -36,6 +36,8 @@ struct SessionInfo {
   std::uint32_t lanes = 0;
   std::string transport;
   std::uint64_t queued_transfers = 0;  ///< admitted and not over, or parked
+  std::uint64_t pair_parked = 0;       ///< of them: wait for another session of their pair
+  std::string pair_waits_for;          ///< the blacklisted one the first of these waits for, or ""
   std::uint64_t outstanding_bytes = 0;
   std::uint64_t bytes_written = 0;
   std::uint64_t bytes_read = 0;

@@ -85,6 +85,9 @@ void bind_infos(nb::module_& module) {
       .def_ro("lanes", &SessionInfo::lanes, "open connections")
       .def_ro("transport", &SessionInfo::transport)
       .def_ro("queued_transfers", &SessionInfo::queued_transfers)
+      .def_ro("pair_parked", &SessionInfo::pair_parked,
+              "of these: wait because another session of their pair is blacklisted")
+      .def_ro("pair_waits_for", &SessionInfo::pair_waits_for, "that session, or \"\"")
       .def_ro("outstanding_bytes", &SessionInfo::outstanding_bytes)
       .def_ro("bytes_written", &SessionInfo::bytes_written)
       .def_ro("bytes_read", &SessionInfo::bytes_read)

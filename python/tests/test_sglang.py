@@ -37,10 +37,20 @@ def test_sglangs_names_keep_their_meaning():
         }
     )
     assert settings.engine["probe"] is False
-    assert settings.engine["probe_first"] == settings.engine["probe_demand"] == 7
-    assert settings.engine["probe_max"] == 70
+    assert settings.engine["probe_max"] == 7
+    assert not {"probe_first", "probe_demand"} & settings.engine.keys()
     assert settings.engine["idle_timeout"] == 900
     assert (settings.bootstrap_timeout, settings.waiting_timeout) == (11, 12)
+
+
+def test_the_probe_interval_is_the_largest_one():
+    def longest(environ):
+        return read_settings(environ).engine["probe_max"]
+
+    prefix = "SGLANG_FAILED_SESSION_PROBE_"
+    assert longest({prefix + "INTERVAL_S": "30"}) == 30
+    assert longest({prefix + "MAX_INTERVAL_S": "300"}) == 300
+    assert longest({prefix + "INTERVAL_S": "0.01"}) == 0.1
 
 
 def test_every_engine_option_exists():

@@ -21,6 +21,8 @@ json to_value(const SessionInfo& session) {
           {"lanes", session.lanes},
           {"transport", session.transport},
           {"queued_transfers", session.queued_transfers},
+          {"pair_parked", session.pair_parked},
+          {"pair_waits_for", session.pair_waits_for},
           {"outstanding_bytes", session.outstanding_bytes},
           {"bytes_written", session.bytes_written},
           {"bytes_read", session.bytes_read},

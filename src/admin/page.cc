@@ -51,6 +51,7 @@ async function tick() {
       const td = el('td'); td.append(strip(s)); tr.append(td);
       tr.append(el('td', old ? ((s.bytes_written - old.bytes_written) / (now - at) / 1e6).toFixed(1) : ''));
       for (const v of [size(s.bytes_written), s.transfers_ok, s.transfers_failed, s.retries, s.recoveries, s.last_detect_seconds.toFixed(3), s.last_recover_seconds.toFixed(3), s.queued_transfers, s.epoch]) tr.append(el('td', v));
+      if (s.pair_parked) tr.title = s.pair_parked + ' transfers wait for ' + s.pair_waits_for + ', of the same pair';
       made.push(tr);
       for (const t of s.history) news.push([t, s.session_id]);
     }

@@ -28,7 +28,8 @@
   X(sequential_probes)            \
   X(heal_by_clock)                \
   X(control_probe_only)           \
-  X(inbound_lanes_kept)
+  X(inbound_lanes_kept)           \
+  X(pair_split)
 
 namespace kvmend::sabotage {
 

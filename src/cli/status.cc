@@ -38,6 +38,9 @@ void print_session(const json& s) {
         number_of(s, "last_recover_seconds"));
   const std::string error = text_of(s, "last_error");
   if (state != "healthy" && !error.empty() && error != "?") print("    {}\n", error);
+  if (const double waiting = number_of(s, "pair_parked"); waiting > 0)
+    print("    {:.0f} transfers wait for {}, of the same pair\n", waiting,
+          text_of(s, "pair_waits_for"));
 }
 
 bool lists_sessions(const json& all) {

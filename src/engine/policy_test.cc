@@ -1,6 +1,8 @@
 // What happens to requests of a blacklisted session, by policy; and recovery without probes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "engine/sim_engines.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -109,6 +111,40 @@ TEST_F(Policy, WithoutProbesANewRegistrationLiftsABlacklist) {
   a_->session(*b_)->on_new_registration(b_->core().incarnation());
   ASSERT_TRUE(engines_.finish({victim}, 1s));
   EXPECT_TRUE(victim->ok()) << victim->text();
+}
+
+// Never all at once: when most peers seem dead, the fault is probably here. Nobody is failed before
+// its deadline then, whatever the policy, and probes go on.
+TEST_F(Policy, AnEngineThatLosesMostPeersSuspectsItselfAndFailsNothingFast) {
+  engines_.options().recovery.policy = FailedSessionPolicy::kFailFast;
+  start();
+  std::vector<SimEngine*> peers{b_};
+  for (int i = 0; i < 3; ++i) peers.push_back(&engines_.add());
+  const auto write_to_all = [&](Duration deadline) {
+    std::vector<FlightPtr> flights;
+    for (SimEngine* peer : peers)
+      flights.push_back(a_->submit(*peer, Opcode::kWrite, {{a_->at(0), peer->address(0), 64}},
+                                   {.deadline = deadline}));
+    return flights;
+  };
+  ASSERT_TRUE(engines_.finish(write_to_all(30s)));
+  for (std::size_t i = 1; i <= peers.size(); ++i)
+    engines_.world().network().set_fault_between(SimEngines::ip(0), SimEngines::ip(i),
+                                                 {.drop_probability = 1});
+  static_cast<void>(write_to_all(30s));
+  ASSERT_TRUE(engines_.run_until(
+      [&] {
+        return std::ranges::all_of(peers, [&](SimEngine* p) { return a_->state(*p) == "failed"; });
+      },
+      10s));
+  const std::uint64_t probes = a_->core().stats().probes_failed;
+  const auto waiting = write_to_all(60s);
+  engines_.run_for(10s);
+  for (const FlightPtr& flight : waiting) EXPECT_FALSE(flight->done()) << flight->text();
+  EXPECT_GT(a_->core().stats().probes_failed, probes);
+  engines_.world().network().clear_all_faults();
+  ASSERT_TRUE(engines_.finish(waiting, 10s));
+  for (const FlightPtr& flight : waiting) EXPECT_TRUE(flight->ok()) << flight->text();
 }
 
 }  // namespace

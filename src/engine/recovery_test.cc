@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "engine/sim_engines.h"
+#include "health/probe_schedule.h"
+#include "session/health_options.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvmend::engine {
@@ -382,6 +384,37 @@ TEST_F(Recovery, AStoppedPeerIsAskedOverFewConnections) {
 }
 
 // The same with all that a slow link has to carry: what the host takes of it is progress.
+// The probe that waits at a stopped peer's host loses its connection meanwhile: the next one was
+// put off on its account, and safety rule 4's bound holds all the same.
+TEST(RecoveryTest, TheBoundHoldsWhenTheProbeThatOthersWaitedForIsLost) {
+  const Duration bound = health::recovery_bound(
+      1, session::to_health_options(EngineOptions{}.recovery), /*demanded=*/true);
+  Duration slowest{};
+  for (int tenth = 0; tenth < 12; ++tenth) {
+    SimEngines engines(make_tcp_transport, 100 + static_cast<std::uint64_t>(tenth));
+    SimEngine& a = engines.add();
+    SimEngine& b = engines.add();
+    const auto flights = stream(a, b, 1, 8);
+    ASSERT_TRUE(engines.finish(flights));
+    b.process().pause();
+    const auto waiting = stream(a, b, 1, 8, {.deadline = 60s});
+    ASSERT_TRUE(engines.run_until([&] { return a.state(b) == "failed"; }, 10s));
+    engines.run_for(1s + tenth * 100ms);
+    for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)})
+      engines.world().network().set_fault(SimEngines::ip(from), SimEngines::ip(to),
+                                          {.drop_probability = 1});
+    b.process().resume();
+    engines.run_for(300ms);  // its answers are lost
+    engines.world().network().clear_all_faults();
+    const Time clean = engines.world().now();
+    ASSERT_TRUE(engines.run_until([&] { return a.state(b) != "failed"; }, bound));
+    slowest = std::max(slowest, engines.world().now() - clean);
+    ASSERT_TRUE(engines.finish(waiting, 1s));
+    expect_all_ok(waiting);
+  }
+  EXPECT_GT(slowest, 100ms) << "no probe was put off";
+}
+
 TEST(RecoveryTest, ASlowLinkIsNotSilence) {
   SimEngines engines(make_tcp_transport, 5, {.bytes_per_second = 200e3, .max_segment_bytes = 8192});
   SimEngine& a = engines.add();

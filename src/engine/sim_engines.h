@@ -92,13 +92,22 @@ class SimEngine {
   }
   FlightPtr submit_to(const Address& to, Opcode opcode, const std::vector<Slice>& slices,
                       FlightPlan plan = {}) {
+    auto flight = make_raw(to, opcode, slices, std::move(plan));
+    core_->submit(flight->state);
+    return flight;
+  }
+  /// A write for the test to submit.
+  FlightPtr prepare(SimEngine& to, const std::vector<Slice>& slices, FlightPlan plan = {}) {
+    return make_raw(to.core().address(), Opcode::kWrite, slices, std::move(plan));
+  }
+  FlightPtr make_raw(const Address& to, Opcode opcode, const std::vector<Slice>& slices,
+                     FlightPlan plan) {
     auto flight = make_flight(to, opcode, std::move(plan));
     flight->state->raw = true;
     flight->state->grant = memory::kStandingGrant;
     for (const Slice& slice : slices)
       flight->state->pieces.push_back(
           {static_cast<std::byte*>(slice.local), RegionRef{}, slice.remote, slice.length});
-    core_->submit(flight->state);
     return flight;
   }
   /// Pieces name regions, under a grant, as the KV manager gives them.

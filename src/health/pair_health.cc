@@ -36,15 +36,15 @@ State worst_state(std::span<const SessionHealth* const> sessions) {
 PairAdmission admit_pair(std::span<SessionHealth* const> sessions) {
   PairAdmission pair;
   pair.tickets.reserve(sessions.size());
-  for (SessionHealth* session : sessions) {
-    const Admission one = session->admit();
+  for (std::size_t i = 0; i < sessions.size(); ++i) {
+    const Admission one = sessions[i]->admit();
     pair.tickets.push_back(one.ticket);
-    if (one.verdict == Admission::Verdict::kRefuse && pair.verdict != Admission::Verdict::kRefuse) {
-      pair.reason = session->refusal();
+    if (one.verdict > pair.verdict) {  // declared in this order
+      pair.verdict = one.verdict;
+      pair.decided_by = i;
     }
-    pair.verdict = std::max(pair.verdict, one.verdict);  // declared in this order
   }
-  if (pair.verdict == Admission::Verdict::kDispatch) return pair;
+  if (pair.dispatched()) return pair;
   for (std::size_t i = 0; i < sessions.size(); ++i) sessions[i]->release(pair.tickets[i]);
   pair.tickets.clear();
   return pair;

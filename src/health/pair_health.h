@@ -17,11 +17,13 @@ namespace kvmend::health {
 struct PairAdmission {
   Admission::Verdict verdict = Admission::Verdict::kDispatch;
   std::vector<Ticket> tickets;  ///< with `kDispatch`: one per session, in their order
-  Status reason;                ///< with `kRefuse`: of the first session that refuses
+  std::size_t decided_by = 0;   ///< else: the first session that gave the verdict
+  [[nodiscard]] bool dispatched() const { return verdict == Admission::Verdict::kDispatch; }
 };
 
 /// All sessions dispatch, or none does: a refusal wins over parking, parking over dispatch, and
-/// trial places already taken are given back. Call `on_demand` on each session before.
+/// trial places already taken are given back. The reason of a refusal is that session's
+/// `refusal()`. Call `on_demand` on each session before.
 [[nodiscard]] PairAdmission admit_pair(std::span<SessionHealth* const> sessions);
 
 }  // namespace kvmend::health

@@ -37,7 +37,8 @@ TEST_F(PairTest, R11_WithFailFastThePairFailsAsOneWithTheRanksReason) {
   blacklist(b);
   const PairAdmission admission = admit_pair(pair);
   EXPECT_EQ(admission.verdict, Admission::Verdict::kRefuse);
-  EXPECT_EQ(admission.reason.code(), Code::kSessionFailed);
+  EXPECT_EQ(admission.decided_by, 1U);
+  EXPECT_EQ(pair[admission.decided_by]->refusal().code(), Code::kSessionFailed);
   EXPECT_EQ(a.in_flight(), 0U);
 }
 

@@ -75,6 +75,10 @@ Time ProbeBudget::next_at() const {
   return std::max(due, next_free_ - kBurst);
 }
 
+Duration probe_hold_off(const HealthOptions& o) {
+  return std::max<Duration>(o.probe_deadline - 2 * o.probe_demand_interval, Duration::zero());
+}
+
 Duration recovery_bound(std::size_t failed_sessions, const HealthOptions& o, bool demanded) {
   const auto n = static_cast<std::int64_t>(std::max<std::size_t>(failed_sessions, 1));
   const auto weight = static_cast<std::int64_t>(o.probe_demand_weight);
@@ -88,10 +92,12 @@ Duration recovery_bound(std::size_t failed_sessions, const HealthOptions& o, boo
   const bool scarce = n * o.max_overlapping_probes > permits;
   const Duration permit_wait =
       scarce ? o.probe_deadline * ((ahead + permits - 1) / permits) : Duration::zero();
-  // The probe before ours began just before the peer became reachable.
-  const Duration interval =
-      demanded ? std::max(o.probe_demand_interval, o.probe_deadline / o.max_overlapping_probes)
-               : std::max(o.probe_max_interval, o.probe_deadline);
+  // The probe before ours began just before the peer became reachable, and perhaps its hello had
+  // been taken by the host of a stopped process, so that ours was put off.
+  const Duration put_off = probe_hold_off(o) + o.probe_demand_interval;
+  const Duration interval = demanded ? std::max({put_off, o.probe_demand_interval,
+                                                 o.probe_deadline / o.max_overlapping_probes})
+                                     : std::max({put_off, o.probe_max_interval, o.probe_deadline});
   return interval + rate_wait + permit_wait + o.probe_deadline;
 }
 

@@ -66,6 +66,11 @@ class ProbeBudget {
   Time next_free_ = Time::min();       ///< theoretical arrival time of the token bucket (GCRA)
 };
 
+/// For how long after its start a probe that waits at a stopped peer's host (its hello taken, not
+/// answered) keeps further ones away: that host would take them all, and they'd stand in the way of
+/// the one that counts when the process goes on.
+[[nodiscard]] Duration probe_hold_off(const HealthOptions& options);
+
 /// Safety rule 4: the longest time between the moment a peer becomes reachable (it answers both
 /// stages of a probe within `probe_deadline`, and goes on doing so) and its session leaving
 /// `failed`, with `failed_sessions` failed in all. See docs/life-of-a-failure.md for the terms.

@@ -153,6 +153,12 @@ TEST(ProbeBudget, R5_FiftyBlackHolesAreProbedAsOftenAsOne) {
   const Duration fifty = longest_gaps(50, 0, o, 20s).first;
   EXPECT_LE(fifty, one + 30ms);
   EXPECT_LE(recovery_bound(50, o, true), recovery_bound(1, o, true) + 50ms);
+  // The figures of docs/life-of-a-failure.md.
+  const auto ms = [](Duration d) { return std::chrono::ceil<std::chrono::milliseconds>(d); };
+  EXPECT_EQ(ms(recovery_bound(1, o, true)), 1'901ms);
+  EXPECT_EQ(ms(recovery_bound(1'000, o, true)), 5'525ms);
+  EXPECT_EQ(ms(recovery_bound(10'000, o, true)), 33'150ms);
+  EXPECT_EQ(ms(recovery_bound(1, o, false)), 6'003ms);
 }
 
 TEST(ProbeBudget, TheBoundHoldsForAnyMixAndBudget) {

@@ -48,6 +48,10 @@ WriteId CorePort::write(Write write) {
   transfer->submitted = core_.loop().now();
   transfer->deadline = write.deadline;
   transfer->pieces = std::move(write.pieces);
+  if (write.group) {
+    write.group->members.push_back(transfer);
+    transfer->group = std::move(write.group);
+  }
   // The engine may refuse inside `submit`; our caller is told later.
   const auto inside = std::make_shared<bool>(true);
   transfer->on_done = [id, inside, running = running_, loop = &core_.loop(),
@@ -82,7 +86,12 @@ Status CorePort::send(const Address& to, Incarnation target, std::string_view bo
 std::optional<Blacklisted> CorePort::blacklisted(const Address& peer) const {
   session::Session* session = core_.sessions().find(peer.to_string());
   if (session == nullptr || !session->health().blacklisted()) return std::nullopt;
-  return Blacklisted{session->refusal(), session->refuses()};
+  return Blacklisted{
+      .reason = session->refusal(),
+      .refuses = session->refuses(),
+      .trial = session->state() == health::State::kProbing,
+      .park_until = session->health().park_until(kForever, core_.loop().now()),
+  };
 }
 
 Incarnation CorePort::proven_incarnation(const Address& peer) const {
@@ -103,6 +112,15 @@ void CorePort::on_upper(const std::string& from, Incarnation sender, std::uint32
 void CorePort::on_peer_incarnation(const std::string& session_id, Incarnation before,
                                    Incarnation now) {
   observer_->on_peer_incarnation(session_id, before, now);
+}
+
+void CorePort::on_session_state(const std::string& session_id, std::string_view from,
+                                std::string_view /*to*/, const Status& /*cause*/) {
+  if (from != state_name(health::State::kFailed)) return;
+  // Later: the session is in the middle of its change, and rooms may send over it.
+  core_.loop().post([this, session_id, alive = std::weak_ptr(running_)] {
+    if (!alive.expired() && observer_ != nullptr) observer_->on_session_usable(session_id);
+  });
 }
 
 void CorePort::on_shutdown(const Status& why) {

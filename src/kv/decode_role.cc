@@ -229,6 +229,10 @@ void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {
                  fmt::format("room {} ran out of time: its grant has expired", room.value)});
 }
 
+void DecodeRole::on_session_usable(const std::string& session_id) {
+  for (const auto& room : all_rooms()) room->on_session_usable(session_id);
+}
+
 void DecodeRole::close(const Status& why) {
   for (const auto& room : all_rooms()) room->fail(why);
   notices_.clear();

@@ -98,8 +98,43 @@ void DecodeRoom::on_registration_lost(const std::string& session_id) {
   arm();
 }
 
+std::optional<Blacklisted> DecodeRoom::down(const Writer& writer) const {
+  auto blacklisted = around_.port.blacklisted(writer.peer.address);
+  return blacklisted && !blacklisted->trial ? std::move(blacklisted) : std::nullopt;
+}
+
+bool DecodeRoom::pair_is_down(const Writer& writer) {
+  bool waits = false;
+  if (KVM_SABOTAGE(pair_split)) return false;
+  for (const Writer& one : writers_) {
+    if (one.done) continue;
+    auto blacklisted = down(one);
+    if (!blacklisted) continue;
+    if (blacklisted->refuses) {
+      fail(std::move(blacklisted->reason));
+      return true;
+    }
+    pair_wait_until_ = std::min(pair_wait_until_, blacklisted->park_until);
+    if (&one == &writer) return false;
+    waits = true;
+  }
+  return waits;
+}
+
+void DecodeRoom::on_session_usable(const std::string& session_id) {
+  const auto self = shared_from_this();
+  if (over_ || std::ranges::none_of(writers_, [&](const Writer& writer) {
+        return writer.peer.session_id == session_id;
+      }))
+    return;
+  pair_wait_until_ = kForever;  // of those that are down still, the next look says it
+  for (Writer& writer : writers_)
+    if (!writer.announced) announce(writer);
+  arm();
+}
+
 void DecodeRoom::announce(Writer& writer) {
-  if (over_ || !has_pages_ || !writer.registered) return;
+  if (over_ || !has_pages_ || pair_is_down(writer) || !writer.registered) return;
   writer.announced = true;
   if (!writer.grant.is_set() && !writer.dummy) {
     auto grant = around_.port.issue_grant(make_grant(writer));
@@ -290,12 +325,18 @@ void DecodeRoom::fail(Status why) {
 }
 
 Time DecodeRoom::next_due() const {
-  Time next = kForever;
+  Time next = pair_wait_until_;
   for (const Writer& writer : writers_) next = std::min(next, writer.repeat.next());
   return next;
 }
 
 void DecodeRoom::on_due(Time now) {
+  if (now >= pair_wait_until_) {
+    pair_wait_until_ = kForever;
+    for (const Writer& writer : writers_)
+      if (const auto blacklisted = down(writer); blacklisted && !writer.done)
+        return fail(blacklisted->reason);
+  }
   for (Writer& writer : writers_) {
     if (!writer.repeat.due(now)) continue;
     ++around_.counters.messages_repeated;
@@ -306,6 +347,10 @@ void DecodeRoom::on_due(Time now) {
 
 std::string DecodeRoom::where_it_stands() const {
   if (!has_pages_) return "the caller hasn't announced its pages";
+  for (const Writer& writer : writers_)
+    if (const auto blacklisted = around_.port.blacklisted(writer.peer.address);
+        blacklisted && !writer.done)
+      return blacklisted->reason.detail();
   for (const Writer& writer : writers_) {
     if (writer.done) continue;
     if (writer.dummy && writer.registered)

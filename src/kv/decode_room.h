@@ -47,6 +47,7 @@ class DecodeRoom final : public RoomBase {
   void on_done(const Peer& from, const wire::KvRoomDone& message);
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
+  void on_session_usable(const std::string& session_id);
   void fail(Status why) override;
 
   [[nodiscard]] std::uint32_t attempt() const { return attempt_; }
@@ -68,6 +69,11 @@ class DecodeRoom final : public RoomBase {
 
   Writer* find(const Peer& peer);
   void announce(Writer& writer);
+  /// Whether the prefill instance isn't whole: the session of a writer is down. That writer's own
+  /// message waits in its session; those to the others wait here, so that none of them begins. The
+  /// room has failed when requests may not wait.
+  bool pair_is_down(const Writer& writer);
+  [[nodiscard]] std::optional<Blacklisted> down(const Writer& writer) const;
   void send_metadata(Writer& writer);
   [[nodiscard]] memory::Grant make_grant(const Writer& writer) const;
   /// Safety rule 2 and case I8. False when the room has failed over it.
@@ -90,6 +96,7 @@ class DecodeRoom final : public RoomBase {
   std::vector<Coverage> coverage_;             ///< per component, once all are registered
   std::vector<std::uint64_t> declared_;        ///< bytes per component, over all writers
   std::optional<std::uint32_t> source_pages_;  ///< of the kv pool at prefill, as declared
+  Time pair_wait_until_ = kForever;  ///< how long it may wait for a writer's blacklisted session
   bool over_ = false;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,10 @@
 #include "memory/grant_table.h"
 #include "transport/chunk.h"
 
+namespace kvmend::session {
+struct TransferGroup;
+}  // namespace kvmend::session
+
 namespace kvmend::kv {
 
 /// News from the engine. Loop thread.
@@ -34,6 +39,8 @@ class PortObserver {
                                    Incarnation now) = 0;
   /// The process that was `incarnation` there has died, by the kernel's word.
   virtual void on_peer_died(const std::string& session_id, Incarnation incarnation) = 0;
+  /// The session takes traffic again, if only on trial: rooms that waited for it go on.
+  virtual void on_session_usable(const std::string& /*session_id*/) {}
   /// The engine goes down; messages can still be sent, but nothing is called afterwards.
   virtual void on_shutdown(const Status& why) = 0;
   /// The grant has ended by its time.
@@ -48,6 +55,9 @@ struct Write {
   bool checksum = false;
   Time deadline = kForever;
   std::vector<transport::Piece> pieces;
+  /// Shared by writes that go out together or wait together (session/transfer_state.h), all begun
+  /// in one turn of the loop. Null: alone.
+  std::shared_ptr<session::TransferGroup> group;
   /// Runs once, on the loop thread, never from inside `write`; possibly from inside `cancel`. The
   /// local pages aren't read any more then. `retries`: frames that were sent again.
   std::move_only_function<void(const Status&, std::uint32_t retries)> on_done;
@@ -56,7 +66,9 @@ struct Write {
 /// A session that takes no request traffic now.
 struct Blacklisted {
   Status reason;
-  bool refuses = false;  ///< requests end at once (the fail-fast policy); else they may wait
+  bool refuses = false;        ///< requests end at once (the fail-fast policy); else they may wait
+  bool trial = false;          ///< its first transfers and its messages go through again
+  Time park_until = kForever;  ///< how long a request that begins to wait now may do so
 };
 
 /// Names a write that runs; 0 is never one.

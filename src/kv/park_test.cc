@@ -104,5 +104,92 @@ TEST_F(Park, UnderTheFailFastPolicyRoomsEndAtOnce) {
   expect_clean();
 }
 
+// Case R11 at decode: while the session to one prefill rank is down, none of them is told of a new
+// room, so that none begins; that rank's own message waits in its session, which is the demand that
+// brings the probes.
+class PairAtDecode : public Park {
+ protected:
+  void SetUp() override {
+    split_prefill();
+    net.lost = [this](const std::string& to, const wire::KvMessage& message) {
+      told[to] += std::holds_alternative<wire::KvRoomMetadata>(message) ? 1 : 0;
+      return deaf && to == kOtherAt;
+    };
+    run(RoomId(1));  // both ranks know decode's layout from now on
+    told.clear();
+  }
+  void run(RoomId room) {
+    KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, room);
+    announce(receiver);
+    KvSender first(*prefill->manager, room);
+    KvSender second(*second_prefill->manager, room);
+    send_all(first);
+    send_all(second);
+    net.loop.settle();
+    ASSERT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  }
+  void lose_second(bool refuses, Time park_until = kForever) {
+    decode->engine.blacklisted[kOtherAt] = {
+        .reason = {Code::kSessionFailed, Origin::kLink, "10.0.0.3:7001: no sign of life"},
+        .refuses = refuses,
+        .park_until = park_until};
+  }
+  std::map<std::string, int> told;
+  bool deaf = false;  ///< nothing reaches the second rank
+};
+
+TEST_F(PairAtDecode, R11_ARoomOfAPairWithALostRankWaitsAsOne) {
+  lose_second(false);
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
+  announce(receiver);
+  KvSender first(*prefill->manager, kRoom);
+  KvSender second(*second_prefill->manager, kRoom);
+  send_all(first);
+  send_all(second);
+  net.loop.settle();
+  EXPECT_EQ(told[kPrefillAt], 0);
+  EXPECT_GT(told[kOtherAt], 0);
+  EXPECT_EQ(first.poll(), KvStatus::kBootstrapping);
+  decode->engine.blacklisted[kOtherAt].trial = true;
+  decode->engine.observer->on_session_usable(kOtherAt);
+  net.loop.settle();
+  EXPECT_GT(told[kPrefillAt], 0);
+  EXPECT_EQ(receiver.poll(), KvStatus::kSuccess) << why(receiver.failure());
+  EXPECT_EQ(first.poll(), KvStatus::kSuccess);
+  expect_clean();
+}
+
+TEST_F(PairAtDecode, R11_ItWaitsNoLongerThanParkMaxAndNamesTheRank) {
+  lose_second(false, net.loop.now() + 2s);
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
+  announce(receiver);
+  net.loop.advance(1'900ms);
+  EXPECT_EQ(receiver.poll(), KvStatus::kWaitingForInput);
+  net.loop.advance(200ms);
+  EXPECT_EQ(receiver.failure().code(), Code::kSessionFailed);
+  EXPECT_THAT(receiver.failure().detail(), HasSubstr(kOtherAt));
+  EXPECT_EQ(told[kPrefillAt], 0);
+}
+
+TEST_F(PairAtDecode, R11_AtItsDeadlineTheReasonNamesTheRank) {
+  lose_second(false);
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
+  deaf = true;
+  announce(receiver);
+  net.loop.advance(options.room_deadline + 1s);
+  EXPECT_EQ(receiver.failure().code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(receiver.failure().detail(), HasSubstr("10.0.0.3:7001: no sign of life"));
+}
+
+TEST_F(PairAtDecode, R11_UnderTheFailFastPolicyItEndsAtOnceWhenTheRankIsLostMeanwhile) {
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
+  net.loop.settle();
+  lose_second(true);
+  announce(receiver);
+  net.loop.settle();
+  EXPECT_EQ(receiver.failure().code(), Code::kSessionFailed);
+  EXPECT_EQ(told[kPrefillAt] + told[kOtherAt], 0);
+}
+
 }  // namespace
 }  // namespace kvmend::kv

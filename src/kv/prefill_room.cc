@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/sabotage.h"
 #include "kv/layout.h"
+#include "session/transfer_state.h"
 
 namespace kvmend::kv {
 namespace {
@@ -138,7 +139,7 @@ void PrefillRoom::pump(Destination& to) {
     if (to.written[i] || !chunks_[i].ready()) continue;
     to.written[i] = true;
     ++to.chunks_written;
-    if (!write(to, chunks_[i]) || ending_) return;
+    if (!write(to, i) || ending_) return;
   }
   while (to.first_unwritten < chunks_.size() && to.written[to.first_unwritten])
     ++to.first_unwritten;
@@ -221,12 +222,23 @@ Status PrefillRoom::may_wait(const Destination& to, std::size_t pages) const {
           fmt::format("{}; {}", refused.detail(), blacklisted->reason.detail())};
 }
 
-bool PrefillRoom::write(Destination& to, const SourceChunk& chunk) {
+std::shared_ptr<session::TransferGroup> PrefillRoom::group_of(std::size_t chunk) {
+  const auto real = std::ranges::count_if(
+      destinations_, [](const Destination& to) { return !to.to.metadata.dummy; });
+  if (real < 2) return nullptr;
+  groups_.resize(chunks_.size());
+  if (!groups_[chunk]) groups_[chunk] = std::make_shared<session::TransferGroup>();
+  return groups_[chunk];
+}
+
+bool PrefillRoom::write(Destination& to, std::size_t index_of_chunk) {
+  const SourceChunk& chunk = chunks_[index_of_chunk];
   Write write{.peer = to.to.peer.address,
               .target = to.to.peer.incarnation,
               .grant = to.to.metadata.grant,
               .checksum = around_.options.checksum,
-              .deadline = deadline_};
+              .deadline = deadline_,
+              .group = group_of(index_of_chunk)};
   std::vector<std::uint64_t> bytes(to.declared.size());
   if (!plan_chunk(to, chunk, write, bytes)) return false;
   if (write.pieces.empty()) return true;
@@ -436,6 +448,10 @@ std::string PrefillRoom::where_it_stands() const {
   if (!all_here())
     return fmt::format("{} of {} decode engines have announced their pages", destinations_.size(),
                        required_);
+  for (const Destination& to : destinations_)
+    if (const auto blacklisted = around_.port.blacklisted(to.to.peer.address);
+        blacklisted && !to.complete && !to.to.metadata.dummy)
+      return blacklisted->reason.detail();
   if (in_flight_ > 0) return fmt::format("{} writes were under way", in_flight_);
   if (!std::ranges::all_of(chunks_, &SourceChunk::ready))
     return "a chunk's source pages weren't ready";

@@ -94,7 +94,8 @@ class PrefillRoom final : public RoomBase {
   /// Whether `pages` more may wait for this decode engine, if they have to.
   [[nodiscard]] Status may_wait(const Destination& to, std::size_t pages) const;
   /// False when the chunk doesn't fit what decode announced (the room has failed then).
-  bool write(Destination& to, const SourceChunk& chunk);
+  bool write(Destination& to, std::size_t index_of_chunk);
+  [[nodiscard]] std::shared_ptr<session::TransferGroup> group_of(std::size_t chunk);
   bool check_announced(const Destination& to);
   bool plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
                   std::vector<std::uint64_t>& bytes);
@@ -118,6 +119,8 @@ class PrefillRoom final : public RoomBase {
   std::optional<std::uint32_t> num_pages_;
   std::optional<std::uint32_t> aux_index_;
   std::vector<SourceChunk> chunks_;
+  // One per chunk, of a room with several decode engines: its writes go out as one (case R11).
+  std::vector<std::shared_ptr<session::TransferGroup>> groups_;
   bool all_queued_ = false;
   std::size_t in_flight_ = 0;
   std::optional<Status> ending_;  // first cause

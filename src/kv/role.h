@@ -71,6 +71,8 @@ class Role {
   /// Proof of death: whatever waits for that process, and for no later one, ends.
   virtual void on_peer_died(const std::string& session_id, Incarnation dead) = 0;
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;
+  /// The session isn't `failed` any more.
+  virtual void on_session_usable(const std::string& /*session_id*/) {}
   /// Ends every room with `why` and tells the peers.
   virtual void close(const Status& why) = 0;
   /// Called after `close`, once the pools are deregistered: nothing touches them any more, so rooms

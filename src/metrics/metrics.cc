@@ -139,6 +139,10 @@ struct Metrics::Handles {
   prometheus::Gauge& parked = gauge(registry, "kvmend_parked_transfers",
                                     "Transfers that wait for their blacklisted session to recover")
                                   .Add({});
+  prometheus::Gauge& pair_parked =
+      gauge(registry, "kvmend_pair_parked_transfers",
+            "Transfers that wait because another session of their pair is blacklisted")
+          .Add({});
   prometheus::Family<prometheus::Counter>& transitions = counter(
       registry, "kvmend_session_transitions_total", "Entries into a session state, by state");
   prometheus::Family<prometheus::Counter>& probes =
@@ -219,12 +223,15 @@ std::string Metrics::expose(const EngineStats& stats, const std::vector<SessionI
   h.lanes.Set(static_cast<double>(stats.inbound_lanes));
   std::map<std::string, double, std::less<>> count;
   double parked = 0;
+  double pair_parked = 0;
   for (const SessionInfo& session : sessions) {
     ++count[session.state];
+    pair_parked += static_cast<double>(session.pair_parked);
     if (session.state == state_name(health::State::kFailed))
       parked += static_cast<double>(session.queued_transfers);
   }
   h.parked.Set(parked);
+  h.pair_parked.Set(pair_parked);
   for (std::size_t i = 0; i < kStates.size(); ++i) {
     const auto at = count.find(state_name(kStates[i]));
     h.by_state[i]->Set(at == count.end() ? 0 : at->second);

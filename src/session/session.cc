@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/contain.h"
 #include "base/log.h"
+#include "health/probe_schedule.h"
 
 namespace kvmend::session {
 
@@ -43,6 +44,8 @@ void Session::apply(const health::Outcome& out, const Status& cause) {
     reconnect_timer_.cancel();  // only a probe's promotion opens an epoch now
     unadmit_all();
   }
+  if (changed && out.to == State::kConnecting)
+    while (!pair_parked_.empty()) unpark_for_pair(pair_parked_.front());
   if (out.has(Action::kFailOldPlan)) fail_old_plan();
   if (out.has(Action::kCancelProbes)) cancel_probes();
   if (out.has(Action::kReconnect)) {
@@ -286,9 +289,7 @@ void Session::cancel_probes() {
 // connections are what helps.)
 bool Session::puts_probe_off(Time now) const {
   if (probe_anyway_ || probes_.empty()) return false;
-  const health::HealthOptions& options = host_.health_options;
-  const Time renew =
-      probes_.back()->started() + options.probe_deadline - 2 * options.probe_demand_interval;
+  const Time renew = probes_.back()->started() + health::probe_hold_off(host_.health_options);
   return now < renew && probes_.back()->waits_for_process();
 }
 
@@ -477,6 +478,10 @@ SessionInfo Session::info() const {
   info.lanes = epoch_ && epoch_->up() ? static_cast<std::uint32_t>(epoch_->lanes()) : 0;
   info.transport = epoch_ ? epoch_->transport_name() : "none";
   info.queued_transfers = transfers_.size();
+  info.pair_parked = pair_parked_.size();
+  if (!pair_parked_.empty())
+    if (const Session* awaited = host_.blacklisted_of(*pair_parked_.front()->group))
+      info.pair_waits_for = awaited->id();
   info.outstanding_bytes = in_flight_bytes_;
   info.bytes_written = bytes_written_;
   info.bytes_read = bytes_read_;

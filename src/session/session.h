@@ -69,6 +69,14 @@ class SessionHost {
   };
   Load load;
 
+  /// Admits all members of the group that aren't yet, or none, or ends them (kRefuse).
+  virtual health::Admission::Verdict admit_group(TransferGroup& group) = 0;
+  /// Ends all members that aren't admitted.
+  virtual void end_group(TransferGroup& group, const Status& why) = 0;
+  /// Why a member of the group isn't admitted: the first blacklisted session among those of its
+  /// members that wait; null: there is none.
+  [[nodiscard]] virtual const Session* blacklisted_of(const TransferGroup& group) const = 0;
+
   /// Numbers of chunks are unique per engine.
   virtual ChunkId next_chunk_id() = 0;
 };
@@ -132,6 +140,10 @@ class Session final : private EpochEvents {
   [[nodiscard]] SessionInfo info() const;
   [[nodiscard]] const health::SessionHealth& health() const { return health_; }
 
+  // ---- for the table, which admits the transfers of a group
+  [[nodiscard]] health::SessionHealth& health_of_group() { return health_; }
+  void admitted(const TransferPtr& transfer, health::Ticket ticket);
+
  private:
   struct InFlight {
     TransferPtr transfer;
@@ -174,6 +186,9 @@ class Session final : private EpochEvents {
   void schedule_pump();
   void pump();
   bool ready_to_send(const TransferPtr& transfer);
+  bool admit(const TransferPtr& transfer);
+  void park_for_pair(const TransferPtr& transfer);
+  void unpark_for_pair(const TransferPtr& transfer);
   bool translate(const TransferPtr& transfer);
   void enqueue(const TransferPtr& transfer, bool front);
   void data_complete(const TransferPtr& transfer);
@@ -218,6 +233,8 @@ class Session final : private EpochEvents {
   std::unordered_map<TransferId, TransferPtr> transfers_;
   std::list<TransferPtr> queue_;  // transfers with something unsent, oldest first
   std::list<TransferPtr> urgent_;
+  // This session could send them, another one of their group can't: tried again by that one.
+  std::list<TransferPtr> pair_parked_;
   std::unordered_map<ChunkId, InFlight> in_flight_;
   std::uint64_t in_flight_bytes_ = 0;
   std::size_t admitted_ = 0;

@@ -7,6 +7,8 @@
 #include "base/config.h"
 #include "base/contain.h"
 #include "base/log.h"
+#include "base/sabotage.h"
+#include "health/pair_health.h"
 
 namespace kvmend::session {
 
@@ -34,7 +36,7 @@ Result<Session*> SessionTable::find_or_create(const Address& peer) {
   return raw;
 }
 
-Session* SessionTable::find(const std::string& session_id) {
+Session* SessionTable::find(const std::string& session_id) const {
   const auto at = by_id_.find(session_id);
   return at == by_id_.end() ? nullptr : at->second.get();
 }
@@ -80,6 +82,55 @@ void SessionTable::retire_all() {
 
 bool SessionTable::idle() const {
   return std::ranges::all_of(by_id_, [](const auto& entry) { return entry.second->idle(); });
+}
+
+// ----------------------------------------------------------------------------------------- pairs
+
+health::Admission::Verdict SessionTable::admit_group(TransferGroup& group) {
+  using Verdict = health::Admission::Verdict;
+  std::vector<TransferPtr> transfers;
+  std::vector<Session*> sessions;
+  std::vector<health::SessionHealth*> pair;
+  for (const auto& member : group.members) {
+    TransferPtr transfer = member.lock();
+    if (!transfer || transfer->done || transfer->admitted) continue;
+    Session* session = find(transfer->peer.to_string());
+    if (session == nullptr) continue;
+    transfers.push_back(std::move(transfer));
+    sessions.push_back(session);
+    pair.push_back(&session->health_of_group());
+  }
+  if (group.ended) {
+    end_group(group, *group.ended);
+    return Verdict::kRefuse;
+  }
+  const health::PairAdmission admission = health::admit_pair(pair);
+  if (admission.dispatched())
+    for (std::size_t i = 0; i < transfers.size(); ++i)
+      sessions[i]->admitted(transfers[i], admission.tickets[i]);
+  if (admission.verdict == Verdict::kRefuse)
+    end_group(group, sessions[admission.decided_by]->refusal());
+  return admission.verdict;
+}
+
+void SessionTable::end_group(TransferGroup& group, const Status& why) {
+  group.ended = why;
+  const auto members = group.members;
+  for (const auto& member : members) {
+    const TransferPtr transfer = member.lock();
+    if (!transfer || transfer->done || transfer->admitted) continue;
+    if (Session* session = find(transfer->peer.to_string())) session->finish(transfer, why);
+  }
+}
+
+const Session* SessionTable::blacklisted_of(const TransferGroup& group) const {
+  for (const auto& member : group.members) {
+    const TransferPtr transfer = member.lock();
+    if (!transfer || transfer->done || transfer->admitted) continue;
+    const Session* session = find(transfer->peer.to_string());
+    if (session != nullptr && session->health().blacklisted()) return session;
+  }
+  return nullptr;
 }
 
 // ------------------------------------------------------------------------------------ the budget

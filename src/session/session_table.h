@@ -22,7 +22,7 @@ class SessionTable final : private SessionHost {
 
   /// The session to `peer`, created (and dialled) if need be. Errors: kResourceExhausted.
   Result<Session*> find_or_create(const Address& peer);
-  [[nodiscard]] Session* find(const std::string& session_id);
+  [[nodiscard]] Session* find(const std::string& session_id) const;
   /// Runs a probe of its own, beside health's: for users who ask.
   void probe(const Address& peer, Time deadline, Probe::Done done);
 
@@ -41,6 +41,9 @@ class SessionTable final : private SessionHost {
   void blacklisted(Session& session) override;
   void lifted(Session& session) override;
   void retired(Session& session) override;
+  health::Admission::Verdict admit_group(TransferGroup& group) override;
+  void end_group(TransferGroup& group, const Status& why) override;
+  [[nodiscard]] const Session* blacklisted_of(const TransferGroup& group) const override;
   ChunkId next_chunk_id() override { return ChunkId(++last_chunk_); }
 
   void run_probes();

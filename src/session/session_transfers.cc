@@ -85,6 +85,8 @@ void Session::enqueue(const TransferPtr& transfer, bool front) {
 
 void Session::unadmit_all() {
   const Time now = host_.loop.now();
+  // They wait for this one too now, which must try them when it can.
+  while (!pair_parked_.empty()) unpark_for_pair(pair_parked_.front());
   for (const auto& [id, transfer] : transfers_) {
     if (!transfer->admitted) continue;
     transfer->admitted = false;
@@ -103,7 +105,7 @@ void Session::update_parked() {
   if (health_.state() == State::kRetired) return;
   const std::size_t waiting =
       transfers_.size() - admitted_ + (outbox_.empty() ? 0U : 1U) + openings_.size();
-  const std::size_t parked = health_.state() == State::kFailed ? waiting : 0;
+  const std::size_t parked = health_.state() == State::kFailed ? waiting : pair_parked_.size();
   apply(health_.set_parked(parked, host_.loop.now()));
 }
 
@@ -130,12 +132,10 @@ void Session::pump() {
     auto at = queue->begin();
     while (at != queue->end() && epoch_ && epoch_->up() && window_open()) {
       const TransferPtr transfer = *at;
+      const auto next = std::next(at);
       if (!ready_to_send(transfer)) {
-        if (transfer->done) {  // refused, or its addresses are wrong: gone from the queue
-          at = queue->begin();
-          continue;
-        }
-        ++at;
+        // Refused, or its addresses are wrong: gone from the queue, perhaps with others.
+        at = transfer->done ? queue->begin() : next;
         continue;
       }
       while (transfer->has_unsent() && window_open()) {
@@ -157,6 +157,7 @@ void Session::pump() {
     }
   }
   if (posted && epoch_) epoch_->flush();
+  if (!pair_parked_.empty()) update_parked();  // nobody retires what they wait here with
   arm();
 }
 
@@ -168,22 +169,45 @@ bool Session::ready_to_send(const TransferPtr& transfer) {
     return false;
   }
   if (transfer->raw && !translate(transfer)) return false;
-  if (transfer->admitted) return true;
+  return transfer->admitted || admit(transfer);
+}
+
+bool Session::admit(const TransferPtr& transfer) {
   const health::Admission admission = health_.admit();
-  switch (admission.verdict) {
-    case health::Admission::Verdict::kDispatch:
-      transfer->admitted = true;
-      transfer->ticket = admission.ticket;
-      ++admitted_;
-      index_deadline(transfer, transfer->deadline);
-      return true;
-    case health::Admission::Verdict::kPark:
-      return false;
-    case health::Admission::Verdict::kRefuse:
-      finish(transfer, refusal());
-      return false;
+  using Verdict = health::Admission::Verdict;
+  if (transfer->group && admission.verdict != Verdict::kPark && !KVM_SABOTAGE(pair_split)) {
+    health_.release(admission.ticket);
+    const Verdict verdict = host_.admit_group(*transfer->group);
+    if (verdict == Verdict::kPark) park_for_pair(transfer);
+    return verdict == Verdict::kDispatch;
   }
-  return false;
+  if (admission.verdict == Verdict::kDispatch) admitted(transfer, admission.ticket);
+  if (admission.verdict == Verdict::kRefuse) finish(transfer, refusal());
+  return admission.verdict == Verdict::kDispatch;
+}
+
+void Session::admitted(const TransferPtr& transfer, health::Ticket ticket) {
+  transfer->admitted = true;
+  transfer->ticket = ticket;
+  ++admitted_;
+  index_deadline(transfer, transfer->deadline);
+  if (!transfer->pair_parked) return;
+  unpark_for_pair(transfer);
+  schedule_pump();
+}
+
+// A healthy session looks at its queue again and again: what waits for another session isn't in
+// it. That other session has its own member of the group in its queue, and will try all of them.
+void Session::park_for_pair(const TransferPtr& transfer) {
+  if (health_.blacklisted() || !transfer->queued || transfer->pair_parked) return;
+  transfer->pair_parked = true;
+  pair_parked_.splice(pair_parked_.end(), transfer->urgent ? urgent_ : queue_, transfer->place);
+}
+
+void Session::unpark_for_pair(const TransferPtr& transfer) {
+  transfer->pair_parked = false;
+  std::list<TransferPtr>& queue = transfer->urgent ? urgent_ : queue_;
+  queue.splice(queue.end(), pair_parked_, transfer->place);
 }
 
 bool Session::translate(const TransferPtr& transfer) {
@@ -300,6 +324,7 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
     --host_.load.transfers;
     host_.load.pieces -= keep->pieces.size();
   }
+  if (keep->pair_parked) unpark_for_pair(keep);
   if (keep->queued) {
     (keep->urgent ? urgent_ : queue_).erase(keep->place);
     keep->queued = false;
@@ -322,6 +347,7 @@ void Session::finish(const TransferPtr& transfer, const Status& status) {
   ++(status.is_ok() ? ok_ : failed_);
   contain("counting a transfer", [&] { host_.events.on_transfer_done(*keep, status, now); });
   if (keep->on_done) std::exchange(keep->on_done, nullptr)(status);
+  if (keep->group && !keep->admitted && !keep->group->ended) host_.end_group(*keep->group, status);
   if (keep->admitted && status.is_ok()) {
     apply(health_.on_transfer_ok(keep->ticket, now));
   } else if (keep->admitted) {
@@ -342,10 +368,16 @@ Status Session::not_the_one_meant() const {
 Status Session::expired(const TransferState& transfer) const {
   const auto ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(host_.loop.now() - transfer.submitted);
+  const Session* awaited = nullptr;
   if (!transfer.admitted && health_.blacklisted()) {
-    const Status why = health_.refusal();
+    awaited = this;
+  } else if (!transfer.admitted && transfer.group) {
+    awaited = host_.blacklisted_of(*transfer.group);
+  }
+  if (awaited != nullptr) {
+    const Status why = awaited->refusal();
     return {Code::kSessionFailed, why.origin(),
-            fmt::format("waited {} ms for {}: {}", ms.count(), id_, why.detail()), why.sys_errno()};
+            fmt::format("waited {} ms for {}", ms.count(), why.detail()), why.sys_errno()};
   }
   return {Code::kDeadlineExceeded, Origin::kLocal,
           fmt::format("{} of {} bytes were confirmed by {} within {} ms (session {}{}{})",

@@ -30,6 +30,16 @@ struct ChunkSpan {
   bool sent_before = false;      ///< over an epoch that was dropped: perhaps it has landed
 };
 
+struct TransferState;
+
+/// Transfers of one request to several sessions of a pair: they are admitted together. While the
+/// session of one is blacklisted, all of them wait; if one ends before that, all do. Complete
+/// before the turn of the loop ends in which its first member is submitted. Loop thread.
+struct TransferGroup {
+  std::vector<std::weak_ptr<TransferState>> members;
+  std::optional<Status> ended;  ///< how a member ended that had not been admitted
+};
+
 /// Filled by the submitter, then owned by the loop thread until `on_done` has run.
 struct TransferState {
   TransferId id;
@@ -44,6 +54,7 @@ struct TransferState {
   Time deadline = kForever;
   std::vector<transport::Piece> pieces;
   std::optional<Notification> notify;
+  std::shared_ptr<TransferGroup> group;  ///< null: it goes alone
   /// Runs once on the loop thread, with the result.
   std::move_only_function<void(const Status&)> on_done;
 
@@ -62,6 +73,7 @@ struct TransferState {
   std::uint64_t awaits_table = 0;
   bool held = false;         ///< counts against the limits
   bool queued = false;       ///< stands in the session's send queue, at `place`
+  bool pair_parked = false;  ///< `place` is among those that wait for another session of the group
   bool done = false;
   std::list<std::shared_ptr<TransferState>>::iterator place;
 

@@ -13,6 +13,9 @@ __all__ = ["PARK_MAX", "Settings", "read_settings"]
 #: Seconds that a prefill request waits for a decode whose session is blacklisted; then it fails.
 PARK_MAX = 60.0
 
+#: Seconds; kvmend's first probe comes no later.
+LEAST_INTERVAL = 0.1
+
 ENABLE = "SGLANG_ENABLE_FAILED_SESSION_PROBE"
 INTERVAL = "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S"
 MAX_INTERVAL = "SGLANG_FAILED_SESSION_PROBE_MAX_INTERVAL_S"
@@ -34,19 +37,17 @@ class Settings(NamedTuple):
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Raises ValueError, which names the variable, for a value that SGLang wouldn't take either.
 
-    kvmend probes a failed session every 0.1 s while requests wait for it; a probe interval that is
-    set slows it down to that, as it says.
+    kvmend probes a failed session every 0.1 s while requests wait for it, whatever is set here: a
+    probe interval is the largest one, of sessions that nobody asks for.
     """
     env = os.environ if environ is None else environ
     options: EngineOptions = {"park_max": PARK_MAX, "probe": _flag(env, ENABLE, True)}
     if INTERVAL in env or MAX_INTERVAL in env:
-        first = _seconds(env, INTERVAL, 0.1)
-        longest = _seconds(env, MAX_INTERVAL, max(first, 5.0))
-        if first > longest:
-            raise ValueError(f"Need 0 < {INTERVAL} <= {MAX_INTERVAL}: {first} and {longest}")
-        options["probe_first"] = first
-        options["probe_demand"] = first
-        options["probe_max"] = longest
+        longest = _seconds(env, MAX_INTERVAL, 300.0)
+        interval = _seconds(env, INTERVAL, longest)
+        if MAX_INTERVAL in env and interval > longest:
+            raise ValueError(f"Need 0 < {INTERVAL} <= {MAX_INTERVAL}: {interval} and {longest}")
+        options["probe_max"] = max(LEAST_INTERVAL, interval)
     if IDLE in env:
         options["idle_timeout"] = _seconds(env, IDLE, 600.0)
     return Settings(
