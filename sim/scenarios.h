@@ -21,8 +21,8 @@ struct Report {
   std::uint64_t succeeded = 0;  ///< rooms and transfers
   std::uint64_t failed = 0;
   std::uint64_t aborted_midway = 0;  ///< rooms that decode aborted while bytes were under way
-  std::uint64_t restarts = 0;  ///< processes that came back at their address
-  std::uint64_t aborts = 0;    ///< rooms and transfers given up on purpose
+  std::uint64_t restarts = 0;        ///< processes that came back at their address
+  std::uint64_t aborts = 0;          ///< rooms and transfers given up on purpose
   double slowest_recovery_seconds = 0;
 };
 

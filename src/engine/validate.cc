@@ -30,6 +30,9 @@ Status validate(const EngineOptions& options) {
       check_range<std::uint32_t>("chunk_bytes", options.chunk_bytes, 4096, wire::kMaxPayloadBytes);
   if (status.is_ok()) status = check_range("tcp.data_lanes", options.tcp.data_lanes, 1, 16);
   if (status.is_ok())
+    status = check_range<std::uint64_t>("tcp.stage_below_bytes", options.tcp.stage_below_bytes, 0,
+                                        1ULL << 20U);
+  if (status.is_ok())
     status = check_range<std::uint64_t>("window_bytes", options.window_bytes, options.chunk_bytes,
                                         1ULL << 40U);
   if (status.is_ok())

@@ -31,7 +31,8 @@ struct RoomKeyHash {
 };
 
 struct FinishedRoom {
-  Status result;  ///< OK: Success
+  Status result;           ///< OK: Success
+  bool undrained = false;  ///< writes of it that failed may still be under way
 };
 
 /// Loop thread.

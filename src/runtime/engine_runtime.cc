@@ -86,6 +86,7 @@ Status start_admin(const EngineOptions& options, World& world, engine::EngineFac
   };
   sources.sessions = [e = &engine] { return e->sessions(); };
   sources.stats = [e = &engine] { return e->stats(); };
+  sources.quarantined = [m = world.metrics.get()](KvRole role) { return m->quarantined(role); };
   sources.session_id = engine.session_id();
   sources.incarnation = fmt::format("{:016x}", engine.incarnation().value);
   auto server = admin::start_admin(*listen, options.insecure, std::move(sources));

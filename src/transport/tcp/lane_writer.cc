@@ -97,7 +97,7 @@ bool LaneWriter::build(Frame& frame) {
   // The standing grant opens memory of raw users, who may unmap it at any time: that is the
   // kernel's to find out. Pools of rooms stay until their manager has given them up.
   const bool room = chunk.opcode == Opcode::kWrite && chunk.grant != memory::kStandingGrant;
-  if (room && is_worth_staging(chunk.bytes, frame.payload.size())) stage(frame);
+  if (room && is_worth_staging(chunk.bytes, frame.payload.size(), stage_below_)) stage(frame);
   wire::DataBody body{chunk.grant, 0};
   if (chunk.checksum && chunk.opcode == Opcode::kWrite) {
     const auto sum = memory::guarded_checksum(frame.payload);
