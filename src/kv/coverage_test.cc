@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/config.h"
+#include "kv/coverage_sums.h"
+
 namespace kvmend::kv {
 namespace {
 
@@ -36,6 +39,27 @@ TEST(Coverage, WritersTogetherMustBringEveryByteOnce) {
   const Status twice = sum(layout, {{.bytes = {64, 64, 0}}, {.bytes = {64, 0, 0}}}).check();
   EXPECT_THAT(twice.detail(), HasSubstr("128 of 64 bytes"));
   EXPECT_FALSE(sum(layout, {}).check().is_ok());
+}
+
+// Once per set of prefill engines, and anew when one of them has answered anew.
+TEST(Coverage, SumsAreKeptForEverySetOfAnswers) {
+  const KvLayout layout = decode_layout();
+  CoverageSums sums(layout);
+  const WriterCoverage half{1, {{.bytes = {32, 64, 0}}}};
+  const WriterCoverage rest{2, {{.bytes = {32, 0, 0}}}};
+  const WriterCoverage all{3, {{.bytes = {64, 64, 0}}}};
+  const auto first = sums.of({&half, nullptr, &rest});
+  EXPECT_TRUE(first->check.is_ok());
+  EXPECT_EQ(sums.of({&half, nullptr, &rest}), first);
+  EXPECT_NE(sums.of({&half, &rest}), first);
+  EXPECT_FALSE(sums.of({&half, nullptr, &all})->check.is_ok());
+  EXPECT_TRUE(sums.of({nullptr, &all})->check.is_ok());
+  for (std::uint64_t serial = 10; serial < 10 + 2 * config::kMaxCoverages; ++serial) {
+    const WriterCoverage one{serial, all.by_component};
+    EXPECT_TRUE(sums.of({&one})->check.is_ok());
+    EXPECT_LE(sums.size(), config::kMaxCoverages);
+  }
+  EXPECT_TRUE(first->check.is_ok()) << "whoever holds one keeps it";
 }
 
 // Pages of different sizes: the last one of either side may be filled in part.
