@@ -75,6 +75,8 @@ KV_COLUMNS = (
     ("prefill", "bytes_per_room_prefill", "{:,.0f}"),
     ("left decode", "growth_per_room_decode", "{:.1f}"),
     ("left prefill", "growth_per_room_prefill", "{:.1f}"),
+    ("of heap", "heap_growth_per_room_decode", "{:.2f}"),
+    ("of heap,", "heap_growth_per_room_prefill", "{:.2f}"),
     ("midway", "midway", "{:,}"),
     ("foreign B", "foreign_bytes", "{}"),
 )

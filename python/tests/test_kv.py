@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import kvmend
@@ -14,53 +13,8 @@ from kvmend.testing.peer import Peer, wait_until
 from kvmend.testing.pair import OPEN, Pair
 from kvmend.testing.pools import Pools
 
-class Locked:
-    """A decode process whose interpreter lock is held for 15 s, and a prefill that goes on."""
-
-    SECONDS = 15
-
-    def __init__(self, engine: TransferEngine, peer: Peer) -> None:
-        self.pair, self.rooms = Pair(engine, peer), list(range(40, 64))
-        self.statuses: list[KVPoll] = []
-        self._joined = False
-        self.pair.peer.run("for room in list: receive(room, [room])", list=self.rooms)
-        stats = self.pair.manager.stats
-        wait_until(lambda: stats().announced == len(self.rooms), "the announcements")
-        self.pair.peer.begin(
-            """
-            import ctypes
-            ctypes.PyDLL(None).usleep(microseconds)
-            held = [int(rooms[room].poll()) for room in list]
-            """,
-            list=self.rooms,
-            microseconds=self.SECONDS * 1_000_000,
-        )
-        self._thread = threading.Thread(target=self._send)
-        self._thread.start()
-
-    def _send(self) -> None:
-        """The rooms one after the other, spread over most of that time."""
-        pause = threading.Event()
-        for room in self.rooms:
-            sender = self.pair.sender(room, 1)
-            sender.send([room])
-            self.statuses.append(sender.wait(10))
-            pause.wait(0.75 * self.SECONDS / len(self.rooms))
-
-    def join(self) -> None:
-        """Until the rooms and the lock have ended. Idempotent."""
-        self._thread.join()
-        if not self._joined:
-            self._joined = True
-            self.pair.peer.finish()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def locked() -> Iterator[Locked]:
-    with TransferEngine(shutdown_grace=0.2) as engine, Peer() as peer:
-        locked = Locked(engine, peer)
-        yield locked
-        locked.join()
+#: The test that needs it is in test_kv_locked.py, so that its 15 s pass while others run.
+pytestmark = pytest.mark.usefixtures("locked")
 
 
 def test_a_request_in_chunks_with_aux(pair: Pair) -> None:
@@ -217,12 +171,3 @@ def test_a_chunk_waits_until_its_pages_are_filled(pair: Pair) -> None:
     assert sender.wait(30) == KVPoll.SUCCESS
     assert pair.ended(30)[0] == KVPoll.SUCCESS
     assert pair.pages_equal([1, 2], [7, 8])
-
-
-def test_l7_requests_end_while_decode_holds_its_interpreter_lock(locked: Locked) -> None:
-    """L7: one call into C keeps decode's lock for 15 s, while the tests above run; rooms go on."""
-    locked.join()
-    assert locked.statuses == [KVPoll.SUCCESS] * len(locked.rooms)
-    held = locked.pair.peer.get("held")
-    assert held == [4] * len(locked.rooms), "decided before the lock was given back"
-    assert locked.pair.pages_equal(locked.rooms, locked.rooms)

@@ -58,9 +58,9 @@ def run(engine: kvmend.TransferEngine, peer: Peer, fields: Any, **more: Any) -> 
             "[int(receiver.wait(30)), str(receiver.failure_exception() or ''),"
             " receiver.aux_fields(), [a[3].tobytes().hex() for a in aux]]"
         )
-        status = sender.wait(30)
-        assert (status == KVPoll.SUCCESS) == (found[0] == KVPoll.SUCCESS)
-        return list(found)
+        if found[0] == KVPoll.SUCCESS:
+            assert sender.wait(30) == KVPoll.SUCCESS
+        return list(found)  # a refused decode never comes to the sender
 
 
 def test_exactly_the_common_fields_move_by_name(

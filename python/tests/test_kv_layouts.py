@@ -212,6 +212,8 @@ def test_an_abort_reaches_every_rank_of_a_fleet(
     shape.announce(7, 3)
     for peer in shape.prefill.values():
         peer.run("sender = KVSender(manager, 7); sender.init(3, 1)")
+    for peer in shape.prefill.values():  # each has heard from all of its decode ranks
+        assert peer.get("int(sender.wait_for(KVPoll.WAITING_FOR_INPUT, 30))") >= 2
     for peer in shape.decode:
         peer.run("receiver.abort('the client has gone')")
     for peer in shape.decode:
