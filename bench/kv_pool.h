@@ -22,6 +22,11 @@ struct KvShape {
   std::uint32_t item_bytes = 64;
   std::uint32_t concurrency = 1;
   std::uint32_t requests = 100;  ///< per round
+  /// 0: both sides alike. Else decode is one of so many tensor ranks and prefill the only one of
+  /// its side: every page of prefill's is so many times as large, and a slice is what a token has
+  /// of decode's heads.
+  std::uint32_t decode_ranks = 0;
+  std::uint64_t stage_below = 2'048;  ///< TcpOptions::stage_below_bytes
 
   [[nodiscard]] std::size_t request_bytes() const {
     return std::size_t{pages} * buffers * item_bytes;
@@ -34,9 +39,13 @@ class BenchPool {
 
   /// Registers the memory with the engine (raw access open, so that the engine alone can be
   /// measured on the same slices). Gives up on errors.
-  BenchPool(const KvShape& shape, Engine& engine);
+  BenchPool(const KvShape& shape, Engine& engine, KvRole role = KvRole::kDecode);
 
   [[nodiscard]] KvLayout layout() const;
+  /// Where that page lies at decode, from its first one on.
+  [[nodiscard]] std::uint64_t decode_offset(std::uint32_t buffer, std::uint32_t page) const {
+    return (std::uint64_t{buffer} * items_ + page) * shape_.item_bytes;
+  }
   /// The pages of a slot, in the order of its requests' tokens: random, of its own. `side` makes
   /// those of prefill and decode differ.
   [[nodiscard]] std::vector<std::uint32_t> pages_of(std::uint32_t slot, std::uint64_t side) const;
@@ -50,7 +59,13 @@ class BenchPool {
  private:
   [[nodiscard]] std::uint64_t word(std::uint64_t seed, std::uint32_t buffer,
                                    std::size_t position) const;
+  static constexpr std::uint32_t kTokens = 16;  // of a page
+  /// Bytes of prefill's page that belong to decode's heads, in decode's order.
+  template <class Word>
+  void each_word(std::uint32_t buffer, std::uint32_t page, const Word& word) const;
   KvShape shape_;
+  bool whole_heads_;  // of every decode rank
+  std::uint32_t page_bytes_;
   std::uint32_t items_;
   std::unique_ptr<Buffer> memory_;
 };
@@ -59,6 +74,7 @@ class BenchPool {
 [[noreturn]] void stop_bench(const std::string& what);
 
 /// An engine of the benchmark: tcp unless `local`.
-[[nodiscard]] std::unique_ptr<Engine> bench_engine(bool local, std::uint64_t pace = 0);
+[[nodiscard]] std::unique_ptr<Engine> bench_engine(bool local, std::uint64_t pace = 0,
+                                                   std::uint64_t stage_below = 2'048);
 
 }  // namespace kvmend::bench

@@ -40,6 +40,12 @@ class Rooms {
     return private_bytes();
   }
 
+  /// Bytes that the process has allocated and not freed, whatever the allocator keeps beside them.
+  static std::uint64_t allocated() {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  }
+
   void decode() {
     const auto engine = bench_engine(settings_.local);
     BenchPool pool(shape(), *engine);
@@ -49,7 +55,7 @@ class Rooms {
     pair_.barrier();
     const std::string prefill = pair_.shared().text;
     for (int wave = 0; wave <= last_wave(); ++wave) {
-      const std::uint64_t before = used();
+      const Memory before = now();
       std::vector<std::unique_ptr<KvReceiver>> receivers(settings_.rooms);
       for (std::uint32_t i = 0; i < settings_.rooms; ++i) {
         receivers[i] = std::make_unique<KvReceiver>(**manager, prefill, room(wave, i));
@@ -72,11 +78,23 @@ class Rooms {
     pair_.barrier();
   }
 
-  void note(std::size_t at, int wave, std::uint64_t before, std::uint64_t live) {
+  struct Memory {
+    std::uint64_t resident;
+    std::uint64_t allocated;
+  };
+  static Memory now() { return {used(), allocated()}; }
+
+  void note(std::size_t at, int wave, const Memory& before, std::uint64_t live) {
     std::uint64_t* numbers = pair_.shared().numbers;
-    if (wave == 0) numbers[at] = live - std::min(live, before);
-    if (wave == kWarmWaves) numbers[at + 1] = before;
-    if (wave == last_wave()) numbers[at + 2] = used();
+    if (wave == 0) numbers[at] = live - std::min(live, before.resident);
+    if (wave == kWarmWaves) {
+      numbers[at + 1] = before.resident;
+      numbers[at + 2] = before.allocated;
+    }
+    if (wave == last_wave()) {
+      numbers[at + 3] = used();
+      numbers[at + 4] = allocated();
+    }
   }
 
   void prefill() {
@@ -90,7 +108,7 @@ class Rooms {
     pair_.barrier();
     std::vector<double> took;
     for (int wave = 0; wave <= last_wave(); ++wave) {
-      const std::uint64_t before = used();
+      const Memory before = now();
       pair_.barrier();
       const double start = now_seconds();
       std::vector<std::unique_ptr<KvSender>> senders(settings_.rooms);
@@ -119,9 +137,8 @@ class Rooms {
     pair_.barrier();
     const std::uint64_t* numbers = pair_.shared().numbers;
     const auto finished = static_cast<double>(settings_.rooms) * settings_.waves;
-    const auto growth = [&](std::size_t at) {
-      return (static_cast<double>(numbers[at + 2]) - static_cast<double>(numbers[at + 1])) /
-             finished;
+    const auto growth = [&](std::size_t from, std::size_t to) {
+      return (static_cast<double>(numbers[to]) - static_cast<double>(numbers[from])) / finished;
     };
     row_ = {
         {"case", "rooms" + std::to_string(settings_.rooms)},
@@ -131,8 +148,10 @@ class Rooms {
         {"requests_per_s", settings_.rooms / median(took)},
         {"bytes_per_room_decode", static_cast<double>(numbers[2]) / settings_.rooms},
         {"bytes_per_room_prefill", static_cast<double>(numbers[8]) / settings_.rooms},
-        {"growth_per_room_decode", growth(2)},
-        {"growth_per_room_prefill", growth(8)}};
+        {"growth_per_room_decode", growth(3, 5)},
+        {"growth_per_room_prefill", growth(9, 11)},
+        {"heap_growth_per_room_decode", growth(4, 6)},
+        {"heap_growth_per_room_prefill", growth(10, 12)}};
   }
 
   const KvSettings& settings_;

@@ -62,7 +62,7 @@ class Speed {
 
   // ---- decode
   void decode() {
-    const auto engine = bench_engine(settings_.local);
+    const auto engine = bench_engine(settings_.local, 0, shape_.stage_below);
     BenchPool pool(shape_, *engine);
     auto manager = KvManager::create(*engine, KvRole::kDecode, pool.layout());
     if (!manager) stop_bench(manager.error().to_string());
@@ -122,9 +122,9 @@ class Speed {
     std::vector<Slice> slices;
     for (std::uint32_t b = 0; b < shape_.buffers; ++b)
       for (std::size_t i = 0; i < from.size(); ++i) {
-        const auto offset = static_cast<std::uint64_t>(pool.page(b, to[i]) - pool.page(0, 0));
-        slices.push_back(
-            {pool.page(b, from[i]), pair_.shared().numbers[0] + offset, shape_.item_bytes});
+        slices.push_back({pool.page(b, from[i]),
+                          pair_.shared().numbers[0] + pool.decode_offset(b, to[i]),
+                          shape_.item_bytes});
       }
     for (std::uint32_t i = 0; i < count; ++i) {
       const Status status = engine.transfer(decode_session_, Opcode::kWrite, slices, {});
@@ -133,8 +133,8 @@ class Speed {
   }
 
   void prefill() {
-    const auto engine = bench_engine(settings_.local);
-    BenchPool pool(shape_, *engine);
+    const auto engine = bench_engine(settings_.local, 0, shape_.stage_below);
+    BenchPool pool(shape_, *engine, KvRole::kPrefill);
     for (std::uint32_t slot = 0; slot < shape_.concurrency; ++slot)
       pool.fill(pool.pages_of(slot, kPrefillSide), slot);
     auto manager = KvManager::create(*engine, KvRole::kPrefill, pool.layout());

@@ -75,6 +75,8 @@ KV_COLUMNS = (
     ("prefill", "bytes_per_room_prefill", "{:,.0f}"),
     ("left decode", "growth_per_room_decode", "{:.1f}"),
     ("left prefill", "growth_per_room_prefill", "{:.1f}"),
+    ("of heap", "heap_growth_per_room_decode", "{:.2f}"),
+    ("of heap,", "heap_growth_per_room_prefill", "{:.2f}"),
     ("midway", "midway", "{:,}"),
     ("foreign B", "foreign_bytes", "{}"),
 )
@@ -142,7 +144,7 @@ def bench_kv(args: argparse.Namespace, console: Console) -> list[Row]:
                "--aborts", "200" if args.quick else "1000"]
     if args.only:
         command += ["--only", ",".join(args.only)]
-    rows = run_rows(command, console)
+    rows = run_rows(command if args.quick else [*command, "--sweep"], console)
     if not args.quick:
         rows += run_rows([*command, "--local"], console)
     print_table("requests from decode's metadata to Success on both sides", rows, console,
@@ -199,7 +201,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
                         help="recovery: deaths outages long_outages flap restarts blips fifty "
                         "healthy; kv: "
-                        "control control_c8 1MiB 1MiB_c8 16MiB frag4096 rooms switch abort")
+                        "control control_c8 1MiB 1MiB_c8 16MiB frag4096 heads256 heads256_direct "
+                        "rooms switch abort")
     parser.add_argument("--bin", type=Path, default=BIN, help="folder of the benchmark programs")
     args = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)

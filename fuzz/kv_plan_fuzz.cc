@@ -39,6 +39,8 @@ KvLayout ours(std::uint8_t choice) {
        .buffers = {{memory.data(), 3ULL * channels * 2}},
        .layer_ids = {1},
        .shapes = {{.rows = 3, .columns = channels, .total_columns = 16, .groups = {8, 8}}}}};
+  if ((choice & 128U) != 0)
+    layout.components[1].fields = {{.name = "a", .bytes = 4}, {.name = "b", .offset = 6}};
   KVM_CHECK(check_layout(layout).is_ok());
   return layout;
 }
@@ -72,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::uint32_t c = 0; c < plan->components().size(); ++c) {
     const ComponentMap& map = plan->components()[c];
     const std::size_t needed = map.destination_pages(source.size());
-    if (map.buffers.empty() || map.destination_items < needed) continue;
+    if (map.buffers.empty() || map.destination_items < needed || needed > 10'000) continue;
     std::vector<std::uint32_t> destination;
     for (std::uint32_t page = 0; page < needed; ++page)
       destination.push_back(static_cast<std::uint32_t>(map.destination_items - 1 - page));

@@ -24,6 +24,7 @@ constexpr std::array kBreaks{
     Break{"source_read_after_cancel", "kv_abort", "frames of a cancelled transfer go on"},
     Break{"success_before_landing", "kv", "decode believes what prefill declares"},
     Break{"release_on_timeout", "kv_abort", "a failed room's pages are freed without revoking"},
+    Break{"quarantine_on_timeout", "one_sided", "pages are given back without a proof"},
     Break{"no_deadline", "raw", "deadlines of transfers are forgotten"},
     Break{"sequential_probes", "returning", "one probe at a time"},
     Break{"heal_by_clock", "raw", "a failed session is let in when time has passed"},

@@ -7,7 +7,7 @@ namespace kvmend::sim {
 Result<GrantId> WatchedPort::issue_grant(memory::Grant grant) {
   Permit permit{.use = Use::kLand,
                 .what = fmt::format("room {}", grant.room.value),
-                .expires = grant.expires,
+                .expires = permits_outlive_grants() ? kForever : grant.expires,
                 .any_content = any_content_};
   for (std::size_t c = 0; c < grant.components.size(); ++c) {
     const memory::GrantComponent& component = grant.components[c];
@@ -30,11 +30,18 @@ Result<GrantId> WatchedPort::issue_grant(memory::Grant grant) {
 bool WatchedPort::end_grant(GrantId grant, memory::GrantEnd how) {
   instance_.pool().look();
   const bool live = inner_.end_grant(grant, how);
+  if (permits_outlive_grants()) return live;
   if (const auto at = issued_.find(grant); at != issued_.end()) {
     instance_.pool().end(at->second.permit);
     issued_.erase(at);
   }
   return live;
+}
+
+std::vector<GrantId> WatchedPort::grants() const {
+  std::vector<GrantId> out;
+  for (const auto& [id, issued] : issued_) out.push_back(id);
+  return out;
 }
 
 void WatchedPort::take_back(RoomId room) {

@@ -15,7 +15,7 @@ using PageSeed = std::function<std::uint64_t(RoomId room, std::size_t component,
                                              std::uint32_t page)>;
 
 /// One per manager. Single-threaded. The instance must outlive it.
-class WatchedPort final : public kv::EnginePort {
+class WatchedPort : public kv::EnginePort {
  public:
   WatchedPort(Instance& instance, PageSeed seed, bool any_content)
       : instance_(instance),
@@ -62,7 +62,15 @@ class WatchedPort final : public kv::EnginePort {
   /// manager has done.
   void take_back(RoomId room);
 
+ protected:
+  [[nodiscard]] Instance& instance() { return instance_; }
+  /// Those whose pages the application hasn't taken back.
+  [[nodiscard]] std::vector<GrantId> grants() const;
+
  private:
+  /// Whether bytes may land after a grant has ended, until the application takes the pages back.
+  [[nodiscard]] virtual bool permits_outlive_grants() const { return false; }
+
   struct Issued {
     RoomId room;
     PermitId permit;

@@ -69,6 +69,7 @@ KvRooms::KvRooms(Cluster& cluster, KvRoomsOptions options)
       options_(options),
       dice_(mix(cluster.seed(), 0x40075)),
       arrivals_(cluster, dice_, options_.gap, options_.until) {
+  if (options_.one_sided) wire_.emplace(cluster, *options_.one_sided);
   cluster.add_part(*this);
   arrivals_.start(options_.from, [this] { open_room(); });
 }
@@ -97,12 +98,13 @@ void KvRooms::on_started(Instance& instance) {
   auto fresh = std::make_unique<Life>();
   Life* one = fresh.get();
   one->instance = &instance;
-  auto port = std::make_unique<WatchedPort>(
-      instance,
-      [this, one](RoomId room, std::size_t component, std::size_t buffer, std::uint32_t page) {
-        return seed_of(*one, room, component, buffer, page);
-      },
-      options_.corrupt_links);
+  const PageSeed seed = [this, one](RoomId room, std::size_t component, std::size_t buffer,
+                                    std::uint32_t page) {
+    return seed_of(*one, room, component, buffer, page);
+  };
+  std::unique_ptr<WatchedPort> port =
+      wire_ ? std::make_unique<OneSidedPort>(*wire_, instance, seed)
+            : std::make_unique<WatchedPort>(instance, seed, options_.corrupt_links);
   one->port = port.get();
   const bool prefill = instance.node().index() < options_.prefill;
   auto link = kv::Link::open(std::move(port), prefill ? KvRole::kPrefill : KvRole::kDecode,
@@ -293,6 +295,7 @@ void KvRooms::look_at_receiver(Room& room) {
   if (to == nullptr || room.in.over || !room.receiver || to->instance->paused()) return;
   const KvStatus status = room.receiver->poll();
   if (!is_terminal(status)) return check_deadline(room, *to, room.in.started, "decode");
+  if (!room.receiver->pages_released()) return;  // they may change still, and aren't given away
   room.in.over = true;
   check_release(room, *to);
   Pool& pool = to->instance->pool();
@@ -323,6 +326,7 @@ void KvRooms::look_at_sender(Room& room) {
   if (from == nullptr || room.out.over || !room.sender || from->instance->paused()) return;
   const KvStatus status = room.sender->poll();
   if (!is_terminal(status)) return check_deadline(room, *from, room.out.started, "prefill");
+  if (!room.sender->pages_released()) return;  // they may be read still
   room.out.over = true;
   if (status == KvStatus::kFailed) check_reason(room.sender->failure(), "prefill");
   Pool& pool = from->instance->pool();
@@ -354,6 +358,7 @@ void KvRooms::check_idle() {
     need_zero(stats.announced, "announced rooms");
     need_zero(stats.announced_bytes, "announced bytes");
     need_zero(stats.transfers, "transfers");
+    need_zero(stats.quarantined_rooms, "rooms in quarantine");
   }
 }
 

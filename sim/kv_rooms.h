@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kvmend/kv.h"
 #include "sim/cluster.h"
 #include "sim/kv_port.h"
 #include "sim/load.h"
+#include "sim/one_sided.h"
 
 namespace kvmend::sim {
 
@@ -24,8 +26,9 @@ struct KvRoomsOptions {
   Duration abort_within = std::chrono::milliseconds(1'500);
   bool decode_aborts = false;  ///< all of them, and the pages must be free within `release_within`
   Duration release_within = std::chrono::milliseconds(50);
-  double no_sender_share = 0.04;  ///< rooms that prefill never hears of from its caller
-  double twin_share = 0.03;       ///< a second receiver for a live room (case B1)
+  double no_sender_share = 0.04;             ///< rooms that prefill never hears of from its caller
+  double twin_share = 0.03;                  ///< a second receiver for a live room (case B1)
+  std::optional<OneSidedOptions> one_sided;  ///< pages are written past the checks
 };
 
 class KvRooms final : public Part {
@@ -38,6 +41,8 @@ class KvRooms final : public Part {
   [[nodiscard]] std::uint64_t failed() const { return failed_; }
   /// Rooms that decode aborted while bytes were under way.
   [[nodiscard]] std::uint64_t aborted_midway() const { return aborted_midway_; }
+  /// Pieces of one-sided writes that landed after their write had been given up.
+  [[nodiscard]] std::uint64_t landed_late() const { return wire_ ? wire_->landed_late() : 0; }
   /// Every room has ended long ago: the managers must be empty.
   void check_idle();
   /// Ends the managers, so that what they hold isn't taken for a leak.
@@ -73,6 +78,7 @@ class KvRooms final : public Part {
   const KvRoomsOptions options_;
   Dice dice_;
   Arrivals arrivals_;
+  std::optional<OneSidedWire> wire_;
   Lives<Life> lives_;
   std::vector<std::shared_ptr<Room>> rooms_;
   std::uint64_t numbers_ = 0;

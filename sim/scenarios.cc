@@ -94,6 +94,31 @@ Report churn(std::uint64_t seed) {
   return run.finish(rooms);
 }
 
+// Writes land past the grants, up to seconds after they were given up; endpoints can be destroyed.
+Report one_sided(std::uint64_t seed) {
+  Run run("one_sided", seed, {.prefill = 2, .decode = 2, .pool = KvRooms::pool_bytes()});
+  KvRoomsOptions options;
+  options.abort_share = 0.5;
+  options.one_sided = OneSidedOptions{};
+  options.kv.quarantine_share = 0.5;
+  KvRooms& rooms = run.add_kv(options);
+  run.add_chaos({kDelay, kLoss, kReset, kOneWay, kBlackHole, kPause, kCrash, kSlow});
+  return run.finish(rooms);
+}
+
+// A foreign engine: a failed write says nothing, and nothing but a time or a death ends the wait.
+Report foreign(std::uint64_t seed) {
+  Run run("foreign", seed, {.prefill = 2, .decode = 2, .pool = KvRooms::pool_bytes()});
+  KvRoomsOptions options;
+  options.abort_share = 0.5;
+  options.one_sided = OneSidedOptions{.tells_the_truth = false};
+  options.kv.quarantine_share = 0.5;
+  options.kv.quarantine_unproven_after = 10s;
+  KvRooms& rooms = run.add_kv(options);
+  run.add_chaos({kDelay, kReset, kCrash});
+  return run.finish(rooms);
+}
+
 // No fault at all, but the smallest windows and buffers: everything must succeed (case R10).
 Report kv_tight(std::uint64_t seed) {
   Run run("kv_tight", seed,
@@ -235,6 +260,8 @@ constexpr std::array kScenarios{
     Scenario{"throttled_abort", "decode aborts every room in the middle of a throttled write",
              throttled_abort},
     Scenario{"churn", "a death every 60 ms, and most rooms are aborted", churn},
+    Scenario{"one_sided", "writes land past the grants; aborts, restarts, silences", one_sided},
+    Scenario{"foreign", "the same over an engine whose failed writes go on unseen", foreign},
     Scenario{"kv_tight", "no fault, smallest windows and buffers: all must succeed", kv_tight},
     Scenario{"pair", "rooms of several ranks, some of them out of reach", pair},
     Scenario{"rooms", "one grant per room, decided by landed bytes; silent peers", rooms},

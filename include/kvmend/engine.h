@@ -80,7 +80,7 @@ class Engine {
   /// Starts an engine and its listener. Errors: kInvalidArgument (an option; names it and its
   /// range), kPermissionDenied (an address beyond loopback without `insecure`), kResourceExhausted
   /// (the port is taken).
-  [[nodiscard]] static Result<std::unique_ptr<Engine>> create(EngineOptions options = {});
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> create(const EngineOptions& options = {});
 
   virtual ~Engine() = default;  ///< shuts down with the options' grace
 

@@ -60,6 +60,13 @@ struct KvOptions {
   /// can't starve the living ones. A prefill with one decode only may set both to 1.
   double parked_share_per_session = 0.25;
   double parked_share = 0.5;
+  /// Only over transports that can't check grants (one-sided hardware, foreign engines): how much
+  /// of the kv pool's pages (0 to 1) may wait for the proof that nothing writes or reads them any
+  /// more. Beyond that new rooms fail at once with kResourceExhausted.
+  double quarantine_share = 0.25;
+  /// How long after its room's deadline a page without such a proof is given back all the same
+  /// (counted and logged as "unproven"); 0: never. At most 7 days.
+  std::chrono::nanoseconds quarantine_unproven_after{};
 };
 
 namespace kv {
@@ -121,9 +128,14 @@ struct KvManagerStats {
   std::uint64_t registrations_refused = 0;  ///< layouts that can't be mapped
   std::uint64_t unknown_messages = 0;       ///< about rooms nobody knows
   std::uint64_t malformed_messages = 0;
-  std::uint64_t late_messages = 0;      ///< about rooms that had ended
-  std::uint64_t messages_repeated = 0;  ///< sent again because no answer came
-  std::uint64_t bytes = 0;              ///< of rooms that succeeded
+  std::uint64_t late_messages = 0;        ///< about rooms that had ended
+  std::uint64_t messages_repeated = 0;    ///< sent again because no answer came
+  std::uint64_t bytes = 0;                ///< of rooms that succeeded
+  std::uint64_t quarantined_rooms = 0;    ///< over, and their pages wait for a proof, now
+  std::uint64_t quarantined_pages = 0;    ///< of the kv pool, now
+  std::uint64_t quarantine_refused = 0;   ///< rooms, since too many pages waited
+  std::uint64_t quarantine_released = 0;  ///< rooms whose proof came
+  std::uint64_t quarantine_unproven = 0;  ///< rooms whose pages were given back without one
 };
 
 namespace kv {
@@ -164,7 +176,8 @@ class KvManager {
 };
 
 /// Prefill's end of a room. Any thread, but `init` and `send` of one room from one at a time.
-/// Once the status is terminal nothing reads the source pages any more.
+/// Once the status is terminal nothing reads the source pages any more (see `pages_released` for
+/// the exception).
 class KvSender {
  public:
   /// A second sender of a live room ends at once with kAlreadyExists; the first goes on.
@@ -174,8 +187,9 @@ class KvSender {
   KvSender(const KvSender&) = delete;
   KvSender& operator=(const KvSender&) = delete;
 
-  /// How many pages all `send`s together will bring (the same number that decode announces), and
-  /// the row of the aux pool. Errors: kInvalidArgument (twice), kOutOfRange (aux_index).
+  /// How many pages all `send`s together will bring (as many as decode announces, or what fills
+  /// those where its pages have another size), and the row of the aux pool. Errors:
+  /// kInvalidArgument (twice), kOutOfRange (aux_index).
   Status init(std::uint32_t num_pages, std::optional<std::uint32_t> aux_index = std::nullopt);
 
   /// Queues a chunk: `pages` go to the next `pages.size()` destination pages of the room. The
@@ -202,6 +216,9 @@ class KvSender {
 
   /// Ends the room with kAborted and tells decode, which revokes the grant at once.
   void abort(std::string_view reason);
+  /// Whether nothing reads the source pages any more. Over tcp and the local transport: the room
+  /// has ended. Over a foreign engine whose failed writes may go on it may come later.
+  [[nodiscard]] bool pages_released() const;
   /// The first cause of the failure; OK while the room hasn't failed.
   [[nodiscard]] Status failure() const;
   /// Gives the room number up. A room that hasn't ended is aborted.
@@ -215,7 +232,8 @@ class KvSender {
 };
 
 /// Decode's end of a room. Any thread. Once the status is terminal nobody can write the
-/// destination pages any more (the grants are closed before it is published).
+/// destination pages any more (the grants are closed before it is published; see `pages_released`
+/// for the exception).
 class KvReceiver {
  public:
   /// `prefill_sessions`: every prefill engine that writes into this room. A second receiver of a
@@ -239,8 +257,9 @@ class KvReceiver {
   /// Announces where the room goes: KV pages in the order of the tokens, each at most once, the
   /// row of the aux pool, and pages of the state pools. `device_pages`: of the kKvDevice pool, in
   /// the same order. `prefix_tokens`: that decode has already; where tokens are dealt out among
-  /// ranks a multiple of page_tokens * dcp_size. Called once. Errors (the room goes on):
-  /// kInvalidArgument (twice, a page twice, no such pool), kOutOfRange (names page and pool size).
+  /// ranks a multiple of page_tokens * dcp_size, where prefill's pages are larger of their tokens.
+  /// Called once. Errors (the room goes on): kInvalidArgument (twice, a page twice, no such pool),
+  /// kOutOfRange (names page and pool size).
   Status send_metadata(std::span<const std::uint32_t> pages,
                        std::optional<std::uint32_t> aux_index = std::nullopt,
                        const KvStateIndices& states = {}, std::uint64_t prefix_tokens = 0,
@@ -252,10 +271,16 @@ class KvReceiver {
 
   /// Revokes the room's grants at once, ends it with kAborted and tells prefill.
   void abort(std::string_view reason);
-  /// Whether every prefill engine has answered the failure with nothing in flight any more, or is
-  /// known to be another process. Only of interest on one-sided hardware: elsewhere the revoked
-  /// grant is the proof.
+  /// Whether every prefill engine has answered the failure, or is known to be another process.
   [[nodiscard]] bool abort_acknowledged() const;
+  /// Whether the pages may be used for something else. Over tcp and the local transport: the room
+  /// has ended, its revoked grant is the proof. Over one-sided hardware and foreign engines a
+  /// failed room's pages stay quarantined until every engine that could write them has drained, is
+  /// dead or is fenced off (KvOptions::quarantine_*).
+  [[nodiscard]] bool pages_released() const;
+  /// The names of the aux fields that prefill brings, once all its engines have taken our layout;
+  /// before that, and without named fields, none.
+  [[nodiscard]] std::vector<std::string> aux_fields() const;
   [[nodiscard]] Status failure() const;
   void clear();
   [[nodiscard]] KvRoomMetrics metrics() const;

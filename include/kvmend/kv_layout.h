@@ -63,6 +63,18 @@ struct KvBuffer {
   bool optional = false;       ///< decode: needn't be written (draft layers that prefill may lack)
 };
 
+/// A named part of each row of the aux pool, so that sides whose rows have other fields, or other
+/// places for them, understand each other: what both name moves, by name.
+struct KvField {
+  std::string name;          ///< 1 to 64 bytes, unique in its component
+  std::uint32_t buffer = 0;  ///< index into KvComponent::buffers
+  std::uint64_t offset = 0;  ///< in the row
+  std::uint64_t bytes = 0;   ///< 0: up to the end of the row
+  std::string dtype;         ///< compared as text; at most 32 bytes
+  bool required = false;     ///< a peer without it is refused
+  friend bool operator==(const KvField&, const KvField&) = default;
+};
+
 /// Buffers that share their page indices: usually K and V of every layer.
 struct KvComponent {
   KvPool pool = KvPool::kKv;
@@ -76,6 +88,11 @@ struct KvComponent {
   /// At most 16. None: KV and sliding-window pools are page_tokens x kv_heads in the layout's
   /// element order; other pools aren't divided.
   std::vector<KvShape> shapes;
+  /// Aux only: at most 256 fields, none over another; bytes of no field never move. None: buffers
+  /// pair by position, and both sides need the same ones. Either both sides name fields or neither.
+  std::vector<KvField> fields;
+  /// Of the fields' meaning: sides with different versions refuse each other.
+  std::uint32_t fields_version = 1;
 };
 
 /// Coordinates of a rank. tp is the attention's tensor parallelism, as SGLang counts it.

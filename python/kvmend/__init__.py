@@ -38,6 +38,7 @@ from .errors import (
 from .kv import KVGate, KVManager, KVPoll, KVReceiver, KVSender, KVSource
 from .kv_layout import (
     KVComponent,
+    KVField,
     KVLayout,
     KVPool,
     KVRank,
@@ -68,6 +69,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "KVComponent",
+    "KVField",
     "KVGate",
     "KVLayout",
     "KVManager",

@@ -50,6 +50,7 @@ class EngineOptions(TypedDict, total=False):
     receive_buffer_bytes: int
     user_timeout: float
     pacing_bytes_per_second: int
+    stage_below_bytes: int
     probe: bool
     progress_deadline: float
     heartbeat: float

@@ -61,6 +61,8 @@ class KVManager:
         checksum: bool = False,
         parked_share_per_session: float = 0.25,
         parked_share: float = 0.5,
+        quarantine_share: float = 0.25,
+        quarantine_unproven_after: float = 0.0,
     ) -> None:
         """
         `room_deadline`: seconds until a room has ended, one way or the other.
@@ -69,6 +71,10 @@ class KVManager:
         `parked_share_per_session`, `parked_share`: how much of the KV pool (0 to 1) may wait for
         one blacklisted decode, and for all of them; beyond that a room fails at once
         (SessionFailedError). With a single decode both may be 1.
+        `quarantine_share`, `quarantine_unproven_after`: only over engines that can't check grants:
+        how much of the KV pool (0 to 1) may wait for the proof that nobody touches it any more
+        before new rooms are refused (ResourceExhaustedError), and after how many seconds beyond its
+        deadline a room's pages are given back without one (0: never).
 
         Raises InvalidArgumentError (the layout or an option; names the value), or what
         registering memory raises.
@@ -86,7 +92,7 @@ class KVManager:
         self.layout = layout
         self._manager = _kvmend.Manager(
             engine._engine, role == "decode", layout, room_deadline, announced_ttl, checksum,
-            parked_share_per_session, parked_share,
+            parked_share_per_session, parked_share, quarantine_share, quarantine_unproven_after,
         )
 
     def __enter__(self) -> KVManager:
@@ -144,6 +150,14 @@ class _Room:
     def raise_failure(self) -> None:
         """Raises the first cause if the room has failed."""
         self._end.raise_failure()
+
+    def pages_released(self) -> bool:
+        """Whether the room's pages may be used for something else.
+
+        Over kvmend's own engine: the room has ended. Over engines that can't check grants the pages
+        of a failed room stay quarantined until it is proven that nobody touches them any more.
+        """
+        return self._end.pages_released()
 
     def clear(self) -> None:
         """Gives the room's number up; a room that hasn't ended is aborted."""
@@ -266,9 +280,14 @@ class KVReceiver(_Room):
             _pages(device_pages),
         )
 
+    def aux_fields(self) -> list[str]:
+        """The names of the aux fields that prefill brings, once all its engines have taken the
+        layout; none before that, and without named fields."""
+        return self._end.aux_fields()
+
     def abort_acknowledged(self) -> bool:
-        """Whether every prefill engine has answered the abort; elsewhere than on one-sided
-        hardware the revoked grant is proof enough."""
+        """Whether every prefill engine has answered the abort, or is known to be another process.
+        See `pages_released` for the pages."""
         return self._end.abort_acknowledged()
 
 

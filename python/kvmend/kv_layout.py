@@ -14,6 +14,7 @@ from .memory import Memory, address_of
 
 __all__ = [
     "KVComponent",
+    "KVField",
     "KVLayout",
     "KVPool",
     "KVRank",
@@ -88,6 +89,22 @@ def _size(name: str, value: Any) -> int:
     return int(number)
 
 
+@dataclass(frozen=True)
+class KVField:
+    """A named part of each row of the aux pool: what both sides name moves, by name.
+
+    `bytes` 0: up to the end of the row. `dtype`: compared as text. `required`: a peer without this
+    field is refused.
+    """
+
+    name: str
+    buffer: int = 0
+    offset: int = 0
+    bytes: int = 0
+    dtype: str = ""
+    required: bool = False
+
+
 @dataclass
 class KVComponent:
     """Buffers that share their page numbers: usually K and V of every layer.
@@ -102,6 +119,10 @@ class KVComponent:
     `shapes`, `shape_of`: the inside of pages, and which one each buffer has (none: the first).
     None at all: KV and SWA pages are page_tokens x kv_heads, others aren't divided.
     `optional`: numbers of buffers that needn't be written (decode: layers that prefill may lack).
+    `fields` (aux only): the named parts of a row, at most 256; a name alone stands for the whole row
+    of the buffer at its position. Both sides name fields or neither; the common ones move
+    (KVReceiver.aux_fields), unless one is `required` and missing, or differs in size or dtype.
+    `fields_version`: of the fields' meaning; sides with different ones refuse each other.
     """
 
     buffers: Sequence[Memory]
@@ -113,6 +134,10 @@ class KVComponent:
     shapes: Sequence[KVShape] = ()
     shape_of: Sequence[int] = ()
     optional: Sequence[int] = ()
+    fields: Sequence[KVField | str] = ()
+    fields_version: int = 1
+    #: `fields`, none of them a name alone
+    field_list: list[KVField] = field(init=False, repr=False)
     #: (address, item_len, shape, optional) of each buffer, filled in from the above
     buffer_list: list[tuple[int, int, int, bool]] = field(init=False, repr=False)
     #: numbers of the buffers that can't be written: for prefill only
@@ -144,6 +169,10 @@ class KVComponent:
         self.items = self.items or fit
         self.read_only = [i for i, f in enumerate(found) if f[3]]
         self.layer_ids = list(self.layer_ids)
+        self.field_list = [
+            KVField(one, buffer=i) if isinstance(one, str) else one
+            for i, one in enumerate(self.fields)
+        ]
         self.buffer_list = [
             (f[0], length, shape, i in self.optional)
             for i, (f, length, shape) in enumerate(zip(found, lengths, shape_of, strict=True))

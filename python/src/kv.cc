@@ -93,6 +93,7 @@ void bind_room(Class& cls) {
              unlocked([&] { room.clear(); });
            })
       .def("raise_failure", &raise_failure<T>)
+      .def("pages_released", [](const Holder<T>& h) { return h.get().pages_released(); })
       .def("metrics", [](const Holder<T>& h) { return h.get().metrics(); })
       .def_prop_ro("room", [](const Holder<T>& h) { return h.get().room().value; });
 }
@@ -130,7 +131,15 @@ void bind_stats(nb::module_& module) {
       .def_ro("malformed_messages", &KvManagerStats::malformed_messages)
       .def_ro("late_messages", &KvManagerStats::late_messages)
       .def_ro("messages_repeated", &KvManagerStats::messages_repeated)
-      .def_ro("bytes", &KvManagerStats::bytes, "of rooms that succeeded");
+      .def_ro("bytes", &KvManagerStats::bytes, "of rooms that succeeded")
+      .def_ro("quarantined_rooms", &KvManagerStats::quarantined_rooms,
+              "over, and their pages wait for a proof, now")
+      .def_ro("quarantined_pages", &KvManagerStats::quarantined_pages, "of the KV pool, now")
+      .def_ro("quarantine_refused", &KvManagerStats::quarantine_refused,
+              "rooms, since too many pages waited")
+      .def_ro("quarantine_released", &KvManagerStats::quarantine_released, "rooms whose proof came")
+      .def_ro("quarantine_unproven", &KvManagerStats::quarantine_unproven,
+              "rooms whose pages were given back without one");
 }
 
 void bind_manager(nb::module_& module) {
@@ -139,13 +148,17 @@ void bind_manager(nb::module_& module) {
           "__init__",
           [](Manager* self, const EngineHolder& engine, bool decode, nb::handle layout,
              double room_deadline, double announced_ttl, bool checksum,
-             double parked_share_per_session, double parked_share) {
+             double parked_share_per_session, double parked_share, double quarantine_share,
+             double quarantine_unproven_after) {
             KvLayout parsed = layout_from(layout);
-            const KvOptions options{.room_deadline = to_duration(room_deadline),
-                                    .announced_ttl = to_duration(announced_ttl),
-                                    .checksum = checksum,
-                                    .parked_share_per_session = parked_share_per_session,
-                                    .parked_share = parked_share};
+            const KvOptions options{
+                .room_deadline = to_duration(room_deadline),
+                .announced_ttl = to_duration(announced_ttl),
+                .checksum = checksum,
+                .parked_share_per_session = parked_share_per_session,
+                .parked_share = parked_share,
+                .quarantine_share = quarantine_share,
+                .quarantine_unproven_after = to_duration(quarantine_unproven_after)};
             Engine& under = engine.get();
             auto manager = unlocked([&] {
               return unwrap(KvManager::create(under, decode ? KvRole::kDecode : KvRole::kPrefill,
@@ -154,7 +167,8 @@ void bind_manager(nb::module_& module) {
             new (self) Manager(std::move(manager));
           },
           "engine"_a, "decode"_a, "layout"_a, "room_deadline"_a, "announced_ttl"_a, "checksum"_a,
-          "parked_share_per_session"_a, "parked_share"_a, nb::keep_alive<1, 2>())
+          "parked_share_per_session"_a, "parked_share"_a, "quarantine_share"_a,
+          "quarantine_unproven_after"_a, nb::keep_alive<1, 2>())
       .def("stats",
            [](const Manager& h) {
              KvManager& manager = h.get();
@@ -233,6 +247,7 @@ void bind_receiver(nb::module_& module) {
         }));
       },
       "pages"_a, "aux_index"_a.none(), "states"_a, "prefix_tokens"_a, "device_pages"_a);
+  cls.def("aux_fields", [](const Receiver& h) { return h.get().aux_fields(); });
   cls.def("abort_acknowledged", [](const Receiver& h) { return h.get().abort_acknowledged(); });
   bind_room<KvReceiver>(cls);
 }

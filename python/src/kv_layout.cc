@@ -59,6 +59,15 @@ KvShape shape_from(nb::handle from) {
           .groups = get<std::vector<std::uint32_t>>(from, "groups")};
 }
 
+KvField field_from(nb::handle from) {
+  return {.name = get<std::string>(from, "name"),
+          .buffer = get<std::uint32_t>(from, "buffer"),
+          .offset = get<std::uint64_t>(from, "offset"),
+          .bytes = get<std::uint64_t>(from, "bytes"),
+          .dtype = get<std::string>(from, "dtype"),
+          .required = get<bool>(from, "required")};
+}
+
 KvComponent component_from(nb::handle from) {
   KvComponent component;
   component.pool = static_cast<KvPool>(get<std::uint32_t>(from, "pool"));
@@ -70,6 +79,9 @@ KvComponent component_from(nb::handle from) {
     component.buffers.push_back({reinterpret_cast<void*>(address), item_len, shape, optional});
   component.layer_ids = get<std::vector<std::uint32_t>>(from, "layer_ids");
   for (const nb::handle shape : from.attr("shapes")) component.shapes.push_back(shape_from(shape));
+  for (const nb::handle field : from.attr("field_list"))
+    component.fields.push_back(field_from(field));
+  component.fields_version = get<std::uint32_t>(from, "fields_version");
   return component;
 }
 

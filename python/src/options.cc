@@ -102,6 +102,7 @@ void each_option(EngineOptions& o, See&& see) {
   see("receive_buffer_bytes", o.tcp.receive_buffer_bytes);
   see("user_timeout", o.tcp.user_timeout);
   see("pacing_bytes_per_second", o.tcp.pacing_bytes_per_second);
+  see("stage_below_bytes", o.tcp.stage_below_bytes);
   see("probe", o.recovery.probe);
   see("progress_deadline", o.recovery.progress_deadline);
   see("heartbeat", o.recovery.heartbeat);

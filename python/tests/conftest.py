@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kvmend import TransferEngine
+from kvmend.testing.locked import Locked
 from kvmend.testing.pair import Pair
 from kvmend.testing.peer import Peer
 
@@ -41,3 +42,12 @@ def peer(start_peer: Callable[..., Peer]) -> Peer:
 def pair(engine: TransferEngine, peer: Peer) -> Pair:
     """This process is prefill, the peer is decode."""
     return Pair(engine, peer)
+
+
+@pytest.fixture(scope="session")
+def locked() -> Iterator[Locked]:
+    """Begins with the first test that names it, and goes on beside the next ones."""
+    with TransferEngine(shutdown_grace=0.2) as engine, Peer() as peer:
+        locked = Locked(engine, peer)
+        yield locked
+        locked.give_up()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import kvmend
 import pytest
 from kvmend import KVPoll, KVPool, KVRank, KVServer, map_kv_ranks
-from kvmend.testing.peer import Peer
+from kvmend.testing.peer import Peer, wait_until
 
 #: Run in every process.
 OPEN = """
@@ -36,6 +36,44 @@ def ended(end):
 """
 
 
+class Fleet:
+    """Processes that one test after the other uses; starting one costs more than a test."""
+
+    def __init__(self) -> None:
+        self._free: dict[str, list[Peer]] = {}
+        self._taken: list[tuple[str, Peer]] = []
+
+    def take(self, local: str = "auto") -> Peer:
+        free = self._free.setdefault(local, [])
+        peer = free.pop() if free else Peer(local=local)
+        self._taken.append((local, peer))
+        return peer
+
+    def give_back(self) -> None:
+        for local, peer in self._taken:
+            peer.run("if 'manager' in globals(): manager.teardown(); del manager")
+            self._free[local].append(peer)
+        self._taken.clear()
+
+    def kill(self) -> None:
+        for peer in [*(p for _, p in self._taken), *(p for ps in self._free.values() for p in ps)]:
+            peer.kill()
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Fleet]:
+    fleet = Fleet()
+    yield fleet
+    fleet.kill()
+
+
+@pytest.fixture
+def start_peer(processes: Fleet) -> Iterator[Callable[..., Peer]]:
+    """Peers with an engine and no manager."""
+    yield processes.take
+    processes.give_back()
+
+
 @dataclass
 class Shape:
     """An instance on each side, and the model."""
@@ -49,11 +87,18 @@ class Shape:
     dcp: int = 1
     layers: int = 4
     local: str = "auto"  # "off": over tcp, where small slices are staged
+    prefill_tokens: int = 4  # of a page
+    decode_tokens: int = 4
     prefill: dict[tuple[int, int], Peer] = field(default_factory=dict)
     decode: list[Peer] = field(default_factory=list)
 
-    def model(self, layers: list[int]) -> dict[str, Any]:
-        return {"heads": self.heads, "halves": self.halves, "layers": layers}
+    def model(self, layers: list[int], page_tokens: int) -> dict[str, Any]:
+        return {
+            "heads": self.heads,
+            "halves": self.halves,
+            "layers": layers,
+            "page_tokens": page_tokens,
+        }
 
     def decode_rank(self, at: int) -> KVRank:
         return KVRank(
@@ -72,7 +117,9 @@ class Shape:
                     rank=vars(
                         KVRank(tp_rank=tp, tp_size=self.prefill_tp, pp_rank=pp, pp_size=self.pp)
                     ),
-                    model=self.model(list(range(pp * each, (pp + 1) * each))),
+                    model=self.model(
+                        list(range(pp * each, (pp + 1) * each)), self.prefill_tokens
+                    ),
                 )
         for at in range(self.decode_tp):
             peer = start_peer(local=self.local)
@@ -81,7 +128,7 @@ class Shape:
                 OPEN,
                 role="decode",
                 rank=vars(self.decode_rank(at)),
-                model=self.model(list(range(self.layers))),
+                model=self.model(list(range(self.layers)), self.decode_tokens),
             )
 
     def servers(self, at: int) -> tuple[list[KVServer], int]:
@@ -93,9 +140,9 @@ class Shape:
         )
         return found.servers, found.required_destinations
 
-    def run_room(self, room: int, pages: list[int]) -> None:
-        """One request through all ranks; raises AssertionError for the first wrong one."""
-        needed = -(-len(pages) // self.dcp)
+    def announce(self, room: int, pages: int) -> None:
+        """Every decode rank announces its own pages for a request of so many of prefill's."""
+        needed = -(-pages * self.prefill_tokens // (self.dcp * self.decode_tokens))
         for at, peer in enumerate(self.decode):
             servers, destinations = self.servers(at)
             sources = [
@@ -104,13 +151,18 @@ class Shape:
             ]
             target = [(7 * at + 5 * i) % 24 for i in range(needed)]
             peer.run("receive(room, sources, target)", room=room, sources=sources, target=target)
+
+    def run_room(self, room: int, pages: list[int]) -> None:
+        """One request through all ranks; raises AssertionError for the first wrong one."""
+        self.announce(room, len(pages))
         for peer in self.prefill.values():
             peer.run("send(room, pages, 2)", room=room, pages=pages)
         for rank, peer in self.prefill.items():
             assert peer.get("ended(sender)") == [KVPoll.SUCCESS, ""], (self.name, "prefill", rank)
         for at, peer in enumerate(self.decode):
             assert peer.get("ended(receiver)") == [KVPoll.SUCCESS, ""], (self.name, "decode", at)
-            wrong = peer.get("pools.wrong(target, 3, tokens)", tokens=4 * len(pages))
+            tokens = self.prefill_tokens * len(pages)
+            wrong = peer.get("pools.wrong(target, 3, tokens)", tokens=tokens)
             assert wrong == "", (self.name, "decode", at)
 
 
@@ -125,6 +177,14 @@ SHAPES = [
     Shape("heads replicate at decode", 1, 4, heads=2),
     Shape("heads replicate at prefill", 4, 1, heads=2),
     Shape("dcp 2, MLA", 1, 2, heads=1, halves=1, dcp=2),
+    Shape("2 to 4, pp 2 to 1", 2, 4, pp=2),
+    Shape("4 to 2, pp 2 to 1", 4, 2, pp=2),
+    Shape("2 to 4, pp 2 to 1, MLA", 2, 4, heads=1, halves=1, pp=2),
+    Shape("4 to 2, pp 2 to 1, MLA", 4, 2, heads=1, halves=1, pp=2),
+    Shape("pages of 4 to 8", 1, 1, decode_tokens=8),
+    Shape("pages of 12 to 4", 1, 1, prefill_tokens=12, layers=2),
+    Shape("pages of 4 to 16, 2 to 4", 2, 4, decode_tokens=16),
+    Shape("pages of 8 to 4, 4 to 2, MLA", 4, 2, heads=1, halves=1, prefill_tokens=8),
     Shape("2 to 4, tcp", 2, 4, local="off"),
     Shape("4 to 2, tcp", 4, 2, local="off"),
 ]
@@ -138,6 +198,45 @@ def test_every_byte_lands_where_it_belongs(
 ) -> None:
     shape.start(start_peer)
     shape.run_room(room=2**62 + 1, pages=[9, 10, 11, 3, 17])
+
+
+@pytest.mark.parametrize("heads", [4, 1], ids=["MHA", "MLA"])
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2)], ids=["2_to_4", "4_to_2"])
+def test_an_abort_reaches_every_rank_of_a_fleet(
+    sizes: tuple[int, int], heads: int, start_peer: Callable[..., Peer]
+) -> None:
+    """One decode rank gives a room up: the ranks that serve it fail with its reason, the others' own
+    ends too once theirs does, each of the aborting ranks is answered, and the next room works."""
+    shape = Shape("fleet", *sizes, heads=heads, halves=2 if heads > 1 else 1, pp=2)
+    shape.start(start_peer)
+    shape.announce(7, 3)
+    for peer in shape.prefill.values():
+        peer.run("sender = KVSender(manager, 7); sender.init(3, 1)")
+    for peer in shape.prefill.values():  # each has heard from all of its decode ranks
+        assert peer.get("int(sender.wait_for(KVPoll.WAITING_FOR_INPUT, 30))") >= 2
+    for peer in shape.decode:
+        peer.run("receiver.abort('the client has gone')")
+    for peer in shape.decode:
+        status, why = peer.get("ended(receiver)")
+        assert status == KVPoll.FAILED and "the client has gone" in why
+        wait_until(lambda peer=peer: peer.get("receiver.abort_acknowledged()"), "every answer")
+        assert peer.get("receiver.pages_released()")
+    for peer in shape.prefill.values():
+        status, why = peer.get("ended(sender)")
+        assert status == KVPoll.FAILED and "the client has gone" in why
+        assert peer.get("manager.stats().rooms") == 0
+    shape.run_room(room=8, pages=[5, 4, 9])
+
+
+def test_page_sizes_that_dont_divide_are_refused_with_both_values(
+    start_peer: Callable[..., Peer],
+) -> None:
+    """Case I6."""
+    shape = Shape("pages of 4 to 6", 1, 1, decode_tokens=6)
+    shape.start(start_peer)
+    shape.announce(1, 3)
+    status, why = shape.decode[0].get("ended(receiver)")
+    assert status == KVPoll.FAILED and "page_tokens 4 here, 6 there" in why
 
 
 def test_a_prefill_rank_that_is_left_out_is_noticed(start_peer: Callable[..., Peer]) -> None:

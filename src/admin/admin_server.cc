@@ -36,6 +36,18 @@ json to_value(const SessionInfo& session) {
           {"history", std::move(history)}};
 }
 
+/// Pages of rooms that are over and wait for the proof that nobody touches them any more.
+json quarantine_of(const Sources& sources) {
+  json out = json::object();
+  if (!sources.quarantined) return out;
+  for (const auto& [name, role] :
+       {std::pair{"prefill", KvRole::kPrefill}, std::pair{"decode", KvRole::kDecode}}) {
+    const metrics::Quarantined now = sources.quarantined(role);
+    out[name] = {{"rooms", now.rooms}, {"pages", now.pages}, {"full", now.full}};
+  }
+  return out;
+}
+
 bool is_blacklisted(const SessionInfo& session) {
   return session.state == "failed" || session.state == "probing";
 }
@@ -65,6 +77,7 @@ std::string to_json(const Sources& sources, const EngineStats& stats,
                    {"registered_bytes", stats.registered_bytes},
                    {"inbound_lanes", stats.inbound_lanes},
                    {"grants", stats.grants}}},
+                 {"quarantine", quarantine_of(sources)},
                  {"sessions", std::move(list)}};
   // Causes may quote a peer's text: what isn't UTF-8 is replaced, never thrown at the reader.
   return all.dump(-1, ' ', false, json::error_handler_t::replace);

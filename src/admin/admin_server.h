@@ -8,6 +8,7 @@
 #include "base/address.h"
 #include "http/server.h"
 #include "kvmend/engine.h"
+#include "metrics/metrics.h"
 
 namespace kvmend::admin {
 
@@ -16,11 +17,13 @@ struct Sources {
   std::function<std::string()> metrics;  ///< Prometheus text
   std::function<std::vector<SessionInfo>()> sessions;
   std::function<EngineStats()> stats;
+  std::function<metrics::Quarantined(KvRole)> quarantined;
   std::string session_id;   ///< of this engine
   std::string incarnation;  ///< in hexadecimal
 };
 
-/// Sessions and counters as JSON: {"engine": {...}, "sessions": [{...}]}. Pure.
+/// Sessions and counters as JSON: {"engine": {...}, "quarantine": {"prefill": {...}, "decode":
+/// {...}}, "sessions": [{...}]}. Pure.
 [[nodiscard]] std::string to_json(const Sources& sources, const EngineStats& stats,
                                   const std::vector<SessionInfo>& sessions);
 /// 200 "ok" while fewer than all sessions are blacklisted, else 503 naming them. Pure.

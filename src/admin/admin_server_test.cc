@@ -30,6 +30,11 @@ Sources sources() {
                                    session("10.0.0.3:7001", "healthy")};
               },
           .stats = [] { return EngineStats{.bytes_sent = 42}; },
+          .quarantined =
+              [](KvRole role) {
+                return metrics::Quarantined{.rooms = role == KvRole::kDecode ? 2U : 0U,
+                                            .full = true};
+              },
           .session_id = "127.0.0.1:1",
           .incarnation = "00ff"};
 }
@@ -46,6 +51,9 @@ TEST(Admin, AnswersEveryRouteOverHttp) {
   EXPECT_THAT(get("/"), HasSubstr("<title>kvmend</title>"));
   const auto json = nlohmann::json::parse(get("/sessions"));
   EXPECT_EQ(json["engine"]["bytes_sent"], 42);
+  EXPECT_EQ(json["quarantine"]["decode"]["rooms"], 2);
+  EXPECT_EQ(json["quarantine"]["prefill"]["rooms"], 0);
+  EXPECT_EQ(json["quarantine"]["decode"]["full"], true);
   EXPECT_EQ(json["sessions"][0]["state"], "failed");
   EXPECT_EQ(json["sessions"][0]["history"][0]["to"], "failed");
 }

@@ -50,7 +50,6 @@ inline constexpr std::size_t kWriteBudgetPerTurn = 4U << 20;
 inline constexpr std::size_t kSmallTurnBytes = 64U << 10;  // moves that are worth a spin afterwards
 
 // staging of small slices, per frame of a room's pages (docs/decisions/0020-staging-in-the-lane.md)
-inline constexpr std::size_t kStageBelowBytes = 2'048;  // mean length of the slices
 inline constexpr std::size_t kStageFromSlices = 16;
 inline constexpr std::size_t kStageReceiveBytes = 256U << 10;  // one read into the shared buffer
 
@@ -109,8 +108,9 @@ inline constexpr std::size_t kFinishedRoomsRemembered = 16'384;
 inline constexpr auto kMaxRoomDeadline = 168h;
 inline constexpr auto kKvRepeatFirst = 500ms;  // a message that nobody answered
 inline constexpr auto kKvRepeatMax = 8s;
-inline constexpr auto kKvAbortRepeatFor = 30s;  // an abort that nobody acknowledges
-inline constexpr auto kKvAskRefusedAgain = 5s;  // a layout that couldn't be mapped
-inline constexpr auto kKvReasonGrace = 250ms;   // a refused write: decode's reason is near
+inline constexpr auto kKvAbortRepeatFor = 30s;       // an abort that nobody acknowledges
+inline constexpr auto kKvAskRefusedAgain = 5s;       // a layout that couldn't be mapped
+inline constexpr auto kKvReasonGrace = 250ms;        // a refused write: decode's reason is near
+inline constexpr std::size_t kMaxCoverages = 1'024;  // sets of prefill engines, summed up
 
 }  // namespace kvmend::config

@@ -24,6 +24,7 @@
   X(source_read_after_cancel)     \
   X(success_before_landing)       \
   X(release_on_timeout)           \
+  X(quarantine_on_timeout)        \
   X(no_deadline)                  \
   X(sequential_probes)            \
   X(heal_by_clock)                \

@@ -119,7 +119,12 @@ Status EngineCore::start() {
   stream.user_timeout = options_.tcp.user_timeout;
   stream.pacing = options_.tcp.pacing_bytes_per_second;
   transport_ =
-      make_transport_(transport::LaneContext{env_.loop, env_.random, regions_, grants_, counters_},
+      make_transport_(transport::LaneContext{.loop = env_.loop,
+                                             .random = env_.random,
+                                             .regions = regions_,
+                                             .grants = grants_,
+                                             .counters = counters_,
+                                             .stage_below = options_.tcp.stage_below_bytes},
                       env_.network, stream);
   self_ = {incarnation_, {}, options_};
   acceptor_ =

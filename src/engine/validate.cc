@@ -77,6 +77,7 @@ void check_recovery(const RecoveryOptions& o, Checks& checks) {
 
 void check_tcp(const TcpOptions& o, Checks& checks) {
   checks.range("data_lanes", o.data_lanes, 1, 16);
+  checks.range("stage_below_bytes", o.stage_below_bytes, 0, 1ULL << 20U);
   checks.range("send_buffer_bytes", o.send_buffer_bytes, 0, kMaxSocketBuffer);
   checks.range("receive_buffer_bytes", o.receive_buffer_bytes, 0, kMaxSocketBuffer);
   checks.time("user_timeout", o.user_timeout, milliseconds{0}, kLongestOfTcp);

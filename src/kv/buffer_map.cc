@@ -37,6 +37,9 @@ Start start_of(const BufferMap& map, const PageRun& run, std::span<const DealtRo
     case Rows::kJoined:
       at.offset += run.phase * map.phase;
       break;
+    case Rows::kSplit:
+      at.local += run.phase * map.phase;
+      break;
   }
   return at;
 }

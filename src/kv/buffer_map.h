@@ -29,7 +29,8 @@ struct Stride {
 enum class Rows : std::uint8_t {
   kPage = 0,    ///< all rows, one page to one page
   kDealt = 1,   ///< every token_ranks-th token (decode context parallelism)
-  kJoined = 2,  ///< all rows, into one part of a page as large as token_ranks pages (draft layers)
+  kJoined = 2,  ///< all rows, into one part of a page as large as PageFit::join pages
+  kSplit = 3,   ///< one part of them, into a whole page
 };
 
 /// Rows of a source page that go to a destination rank, by phase.
@@ -55,7 +56,9 @@ struct BufferMap {
   Stride columns;
   Stride rows;  ///< of kDealt: from one row to the next on each side, whatever their number
   Rows kind = Rows::kPage;
-  std::uint64_t phase = 0;  ///< kJoined: bytes from one part of the destination's page to the next
+  /// Bytes from one part to the next: of the destination's page (kJoined), of the source's
+  /// (kSplit).
+  std::uint64_t phase = 0;
 
   /// Whether pages that follow each other move as one piece.
   [[nodiscard]] bool whole_pages() const {

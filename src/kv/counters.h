@@ -26,6 +26,11 @@ struct Counters {
   Count late_messages{0};
   Count messages_repeated{0};
   Count bytes{0};
+  Count quarantined_rooms{0};
+  Count quarantined_pages{0};
+  Count quarantine_refused{0};
+  Count quarantine_released{0};
+  Count quarantine_unproven{0};
 
   [[nodiscard]] KvManagerStats read() const {
     const auto get = [](const Count& count) { return count.load(std::memory_order_relaxed); };
@@ -44,7 +49,12 @@ struct Counters {
             .malformed_messages = get(malformed_messages),
             .late_messages = get(late_messages),
             .messages_repeated = get(messages_repeated),
-            .bytes = get(bytes)};
+            .bytes = get(bytes),
+            .quarantined_rooms = get(quarantined_rooms),
+            .quarantined_pages = get(quarantined_pages),
+            .quarantine_refused = get(quarantine_refused),
+            .quarantine_released = get(quarantine_released),
+            .quarantine_unproven = get(quarantine_unproven)};
   }
 };
 

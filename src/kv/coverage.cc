@@ -7,7 +7,6 @@
 
 #include "kv/geometry.h"
 #include "kv/layout.h"
-#include "kv/page_runs.h"
 
 namespace kvmend::kv {
 namespace {
@@ -23,6 +22,7 @@ Status check_writer(const wire::KvCoverage& one, const KvComponent& component) {
   for (std::size_t i = 0; good && i < buffers; ++i)
     good = bytes_of(one, i) <= component.buffers[i].item_len;
   if (good && !one.elided.empty()) good = one.elided.back() < buffers;
+  if (good && !one.fields.empty()) good = one.fields.back() < component.fields.size();
   if (good) return {};
   return {Code::kProtocolError, Origin::kPeer,
           fmt::format("a prefill rank's word on {} makes no sense", kv_pool_name(component.pool))};
@@ -38,26 +38,35 @@ Coverage::Coverage(const KvLayout& layout, std::size_t index,
   for (const wire::KvCoverage* one : writers) {
     check_ = check_writer(*one, component);
     if (!check_.is_ok()) return;
-    const bool known = one->token_ranks == 1 || one->token_ranks == layout.rank.dcp_size;
+    const bool known = (one->token_ranks == 1 || one->token_ranks == layout.rank.dcp_size) &&
+                       (one->token_ranks == 1 || one->join * one->split == 1) &&
+                       layout.page_tokens % one->join == 0;
+    // Page numbers are counted by these, even by those who bring nothing.
     if (known && one->bytes.empty()) {
-      token_ranks_ = std::max(token_ranks_, one->token_ranks);  // page numbers are counted by it
+      token_ranks_ = std::max(token_ranks_, one->token_ranks);
+      fit_ = {.join = std::max(fit_.join, one->join), .split = std::max(fit_.split, one->split)};
       continue;
     }
     if (first == nullptr) first = one;
-    if (!known || one->divisor != first->divisor || one->token_ranks != first->token_ranks) {
+    if (!known || one->divisor != first->divisor || one->token_ranks != first->token_ranks ||
+        one->join != first->join || one->split != first->split) {
       check_ = {
           Code::kIncompatible, Origin::kPeer,
           fmt::format("prefill ranks share {} pages among {} and {} ranks, their tokens among "
-                      "{} and {} of {}",
+                      "{} and {} of {}; {}:{} and {}:{} of their pages fill one of ours",
                       kv_pool_name(component.pool), first->divisor, one->divisor,
-                      first->token_ranks, one->token_ranks, layout.rank.dcp_size)};
+                      first->token_ranks, one->token_ranks, layout.rank.dcp_size, first->join,
+                      first->split, one->join, one->split)};
       return;
     }
   }
+  add_fields(component, writers);
   if (first != nullptr) {
     divisor_ = first->divisor;
     token_ranks_ = first->token_ranks;
+    fit_ = {.join = first->join, .split = first->split};
   }
+  if (token_ranks_ > 1) fit_ = {.join = token_ranks_};
   const wire::KvLayout described = describe(KvLayout{.page_tokens = layout.page_tokens,
                                                      .kv_heads = layout.kv_heads,
                                                      .element_order = layout.element_order,
@@ -79,27 +88,58 @@ Coverage::Coverage(const KvLayout& layout, std::size_t index,
   }
 }
 
+void Coverage::add_fields(const KvComponent& component,
+                          std::span<const wire::KvCoverage* const> writers) {
+  const auto refuse = [&](std::uint32_t field, std::string_view what) {
+    check_ = {Code::kIncompatible, Origin::kPeer,
+              fmt::format("aux field \"{}\" is {} the room's prefill ranks",
+                          component.fields[field].name, what)};
+  };
+  std::vector<std::uint32_t> brought(component.fields.size());
+  for (const wire::KvCoverage* one : writers)
+    for (const std::uint32_t field : one->fields)
+      if (++brought[field] > 1) return refuse(field, "brought by several of");
+  for (std::uint32_t field = 0; field < brought.size(); ++field) {
+    if (brought[field] != 0) {
+      fields_.push_back(field);
+    } else if (component.fields[field].required) {
+      return refuse(field, "required, and brought by none of");
+    }
+  }
+  if (!component.fields.empty() && fields_.empty())
+    check_ = {Code::kIncompatible, Origin::kPeer,
+              "none of the room's prefill ranks brings an aux field"};
+}
+
+std::uint64_t Coverage::needed(const KvComponent& component, std::size_t buffer) const {
+  const std::uint64_t row = component.buffers[buffer].item_len;
+  if (component.fields.empty()) return row * divisor_;
+  std::uint64_t sum = 0;
+  for (const std::uint32_t field : fields_) {
+    const KvField& one = component.fields[field];
+    if (one.buffer == buffer) sum += one.bytes != 0 ? one.bytes : row - one.offset;
+  }
+  return sum;
+}
+
 void Coverage::add_buffer(const KvComponent& component, std::size_t buffer, std::uint64_t covered,
                           bool elided) {
   const KvBuffer& mine = component.buffers[buffer];
-  const std::uint64_t needed = mine.item_len * divisor_;
-  if (covered == needed || (covered == 0 && (elided || mine.optional))) return;
+  const std::uint64_t must = needed(component, buffer);
+  if (covered == must || (covered == 0 && (elided || mine.optional))) return;
   const std::string layer = component.layer_ids.empty()
                                 ? std::string()
                                 : fmt::format(" (layer {})", component.layer_ids[buffer]);
-  check_ = {
-      Code::kIncompatible, Origin::kPeer,
-      fmt::format("the room's prefill ranks bring {} of {} bytes of each page of {} buffer "
-                  "{}{}: are all of them listed, and each once?",
-                  covered / divisor_, mine.item_len, kv_pool_name(component.pool), buffer, layer)};
-}
-
-std::uint64_t Coverage::pages_for(std::uint64_t source_pages) const {
-  return pages_needed(source_pages, token_ranks_);
+  check_ = {Code::kIncompatible, Origin::kPeer,
+            fmt::format("the room's prefill ranks bring {} of {} bytes of each page of {} buffer "
+                        "{}{}: are all of them listed, and each once?",
+                        covered / divisor_, must / divisor_, kv_pool_name(component.pool), buffer,
+                        layer)};
 }
 
 std::uint64_t Coverage::bytes_for(std::uint64_t pages, std::uint64_t source_pages) const {
-  if (token_ranks_ == 1) return pages * (joined_bytes_ / divisor_);
+  const std::uint64_t bytes = joined_bytes_ / divisor_;
+  if (token_ranks_ == 1) return fit_.join == 1 ? pages * bytes : source_pages * (bytes / fit_.join);
   // Rows of this rank among the first `tokens` of the room.
   const std::uint64_t tokens = source_pages * page_tokens_;
   const std::uint64_t rows = (tokens + token_ranks_ - 1 - dcp_rank_) / token_ranks_;

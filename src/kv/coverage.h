@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/page_runs.h"
 #include "kvmend/kv.h"
 #include "wire/kv_messages.h"
 
@@ -23,9 +24,13 @@ class Coverage {
   /// optional or empty at prefill. Errors: kIncompatible, naming buffer and both numbers;
   /// kProtocolError (a writer's numbers make no sense).
   [[nodiscard]] const Status& check() const { return check_; }
+  /// The named fields that some writer brings: indices, in order.
+  [[nodiscard]] const std::vector<std::uint32_t>& fields() const { return fields_; }
 
-  /// How many pages of this component `source_pages` of prefill fill.
-  [[nodiscard]] std::uint64_t pages_for(std::uint64_t source_pages) const;
+  /// Whether `pages` of this component are what `source_pages` of prefill fill.
+  [[nodiscard]] bool takes(std::uint64_t source_pages, std::uint64_t pages) const {
+    return fit_.takes(source_pages, pages);
+  }
   /// Bytes that all writers together bring for `pages` of this component, or where tokens are dealt
   /// out for the `source_pages` behind them.
   [[nodiscard]] std::uint64_t bytes_for(std::uint64_t pages, std::uint64_t source_pages) const;
@@ -33,13 +38,18 @@ class Coverage {
  private:
   void add_buffer(const KvComponent& component, std::size_t buffer, std::uint64_t covered,
                   bool elided);
+  void add_fields(const KvComponent& component, std::span<const wire::KvCoverage* const> writers);
+  /// Bytes of a page of the buffer that must come.
+  [[nodiscard]] std::uint64_t needed(const KvComponent& component, std::size_t buffer) const;
 
   std::uint32_t page_tokens_ = 1;
   std::uint32_t dcp_rank_ = 0;
   std::uint32_t token_ranks_ = 1;
+  PageFit fit_;                     ///< join: also of dealt tokens
   std::uint64_t dealt_bytes_ = 0;   ///< of a page, in buffers whose rows are this rank's tokens
   std::uint64_t joined_bytes_ = 0;  ///< of a page, in buffers that hold every token
   std::uint32_t divisor_ = 1;
+  std::vector<std::uint32_t> fields_;
   Status check_;
 };
 

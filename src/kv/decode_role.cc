@@ -16,7 +16,9 @@ DecodeRole::DecodeRole(const Surroundings& around, std::uint64_t seed)
     : around_(around),
       next_attempt_(static_cast<std::uint32_t>(seed)),
       registrations_(around, static_cast<Registrations::Host&>(*this), (seed >> 1) + 1),
-      notices_(around) {}
+      notices_(around),
+      holds_(around, KvRole::kDecode),
+      coverage_sums_(around.layout) {}
 
 RoomKey DecodeRole::key(RoomId room, std::uint32_t attempt) const {
   return {room, around_.port.incarnation(), attempt};
@@ -74,6 +76,7 @@ Result<std::vector<Source>> DecodeRole::check_attach(RoomId room,
 void DecodeRole::attach(const std::shared_ptr<RoomHandle>& handle,
                         const std::vector<KvSource>& prefill) {
   auto sources = check_attach(handle->room(), prefill);
+  if (Status full = holds_.admits(); !full.is_ok()) sources = std::unexpected(std::move(full));
   if (!sources) {
     ++around_.counters.rooms_refused;
     return handle->fail(std::move(sources).error(), around_.now());
@@ -121,6 +124,9 @@ void DecodeRole::on_room_over(DecodeRoom& room, const Status& result,
   const std::shared_ptr<RoomHandle>& handle = room.handle();
   const RoomKey over = key(handle->room(), room.attempt());
   if (!result.is_ok()) {
+    const std::vector<Peer> writers = room.possible_writers();
+    if (!around_.port.landing().grants_are_checked && !writers.empty())
+      holds_.hold(over, handle, room.kv_pages(), writers, room.deadline());
     notices_.send(over,
                   {.room = over.room,
                    .attempt = over.attempt,
@@ -190,9 +196,12 @@ void DecodeRole::handle(const Peer& from, const wire::KvRoomStatus& message) {
 }
 
 void DecodeRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
+  bool undrained = false;
   if (const auto room = find(message.room, message.attempt)) {
     room->on_abort(from, message);
   } else {
+    // From decode to a prefill that is one no more: its writes' ends aren't known here.
+    undrained = !around_.port.landing().failed_writes_rest;
     ++(finished_.find(key(message.room, message.attempt)) != nullptr
            ? around_.counters.late_messages
            : around_.counters.unknown_messages);
@@ -200,17 +209,20 @@ void DecodeRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
   static_cast<void>(
       around_.send(from, wire::KvRoomAbortAck{.room = message.room,
                                               .attempt = message.attempt,
-                                              .rank = rank_number(around_.layout.rank)}));
+                                              .rank = rank_number(around_.layout.rank),
+                                              .undrained = undrained}));
 }
 
 void DecodeRole::handle(const Peer& from, const wire::KvRoomAbortAck& message) {
-  if (!notices_.on_ack(key(message.room, message.attempt), from))
-    ++around_.counters.unknown_messages;
+  const RoomKey over = key(message.room, message.attempt);
+  if (!message.undrained) holds_.on_drained(over, from);
+  if (!notices_.on_ack(over, from)) ++around_.counters.unknown_messages;
 }
 
 void DecodeRole::on_peer_incarnation(const std::string& session_id, Incarnation now) {
   registrations_.on_incarnation(session_id, now);
   notices_.on_incarnation(session_id, now);
+  holds_.on_incarnation(session_id, now);
   for (const auto& room : all_rooms()) room->on_peer_incarnation(session_id, now);
 }
 

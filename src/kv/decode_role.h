@@ -9,6 +9,7 @@
 #include "kv/abort_notices.h"
 #include "kv/decode_room.h"
 #include "kv/finished_rooms.h"
+#include "kv/page_holds.h"
 #include "kv/registrations.h"
 #include "kv/role.h"
 
@@ -37,9 +38,11 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   void on_grant_expired(RoomId room, std::uint32_t attempt) override;
   void on_session_usable(const std::string& session_id) override;
   void close(const Status& why) override;
+  void finish_close() override { holds_.close(); }
 
  private:
   void on_room_over(DecodeRoom& room, const Status& result, const std::vector<Peer>& tell) override;
+  CoverageSums& coverage_sums() override { return coverage_sums_; }
   void on_registration(const Registration& registration) override;
   void on_registration_lost(const std::string& session_id) override;
 
@@ -62,6 +65,8 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   Registrations registrations_;
   FinishedRooms finished_;
   AbortNotices notices_;
+  PageHolds holds_;
+  CoverageSums coverage_sums_;
   std::unordered_map<RoomId, std::shared_ptr<DecodeRoom>> rooms_;
 };
 

@@ -26,6 +26,20 @@ void DecodeRoom::init() {
   if (!over_) handle_->advance(KvStatus::kWaitingForInput, around_.now());
 }
 
+std::vector<Peer> DecodeRoom::possible_writers() const {
+  std::vector<Peer> out;
+  for (const Writer& writer : writers_)
+    if (writer.announced && !writer.dummy && !writer.dead) out.push_back(writer.peer);
+  return out;
+}
+
+std::uint64_t DecodeRoom::kv_pages() const {
+  std::uint64_t sum = 0;
+  for (const wire::KvPages& pages : pages_)
+    if (is_kv(around_.layout.components[pages.component].pool)) sum += pages.pages.size();
+  return sum;
+}
+
 std::vector<std::string> DecodeRoom::writer_sessions() const {
   std::vector<std::string> out;
   for (const Writer& writer : writers_) out.push_back(writer.peer.session_id);
@@ -60,7 +74,7 @@ void DecodeRoom::on_registration(const Registration& registration) {
       continue;
     if (registration.state == Registration::State::kRefused) return fail(registration.refusal);
     if (writer.announced && writer.peer.incarnation != registration.peer.incarnation) {
-      writer.gone = true;
+      writer.gone = writer.dead = true;
       return fail(peer_restarted(writer.peer.session_id));
     }
     writer.registered = true;
@@ -74,18 +88,16 @@ void DecodeRoom::on_registration(const Registration& registration) {
 
 bool DecodeRoom::check_coverage() {
   if (!std::ranges::all_of(writers_, &Writer::registered)) return true;
-  static const wire::KvCoverage kNothing;
-  coverage_.clear();
-  for (std::uint32_t c = 0; c < around_.layout.components.size(); ++c) {
-    std::vector<const wire::KvCoverage*> all;
-    for (const Writer& writer : writers_)
-      all.push_back(writer.dummy ? &kNothing : &writer.coverage[c]);
-    coverage_.emplace_back(around_.layout, c, all);
-    if (Status status = coverage_.back().check(); !status.is_ok()) {
-      fail(std::move(status));
-      return false;
-    }
+  std::vector<const WriterCoverage*> all;
+  all.reserve(writers_.size());
+  for (const Writer& writer : writers_)
+    all.push_back(writer.dummy ? nullptr : writer.coverage.get());
+  coverage_ = host_.coverage_sums().of(all);
+  if (!coverage_->check.is_ok()) {
+    fail(coverage_->check);
+    return false;
   }
+  if (!coverage_->aux_fields.empty()) handle_->set_aux_fields({coverage_, &coverage_->aux_fields});
   return true;
 }
 
@@ -158,7 +170,7 @@ void DecodeRoom::send_metadata(Writer& writer) {
   if (!writer.dummy) message.pages = pages_;
   const Status sent = around_.send(writer.peer, std::move(message));
   if (sent.code() == Code::kPeerRestarted) {
-    writer.gone = true;
+    writer.gone = writer.dead = true;
     fail(peer_restarted(writer.peer.session_id));
   }
 }
@@ -248,6 +260,9 @@ bool DecodeRoom::check_declared(const Writer& writer, const wire::KvRoomDone& me
     return refuse(fmt::format("room {}: {} declared {} components, the layout has {}", room, who,
                               message.declared_bytes.size(), declared_.size()));
   if (KVM_SABOTAGE(success_before_landing)) return true;
+  // Past the grants nothing is counted: there the writer's word, that all of it was acknowledged,
+  // is what there is.
+  if (!around_.port.landing().grants_are_checked) return true;
   const auto landed = around_.port.landed_bytes(writer.grant);
   if (!landed) return refuse(fmt::format("room {}: the grant of {} has ended", room, who));
   for (std::size_t c = 0; c < declared_.size(); ++c) {
@@ -265,9 +280,9 @@ void DecodeRoom::complete_if_done() {
   for (const wire::KvPages& pages : pages_) {
     const KvComponent& component = around_.layout.components[pages.component];
     if (counts_may_differ(component.pool)) continue;
-    const Coverage& coverage = coverage_[pages.component];
+    const Coverage& coverage = coverage_->by_component[pages.component];
     const std::uint64_t source_pages = source_pages_.value_or(0);
-    if (is_kv(component.pool) && coverage.pages_for(source_pages) != pages.pages.size())
+    if (is_kv(component.pool) && !coverage.takes(source_pages, pages.pages.size()))
       return fail({Code::kProtocolError, Origin::kPeer,
                    fmt::format("room {}: {} pages of {} were announced, prefill sent {}",
                                handle_->room().value, pages.pages.size(),
@@ -306,7 +321,7 @@ void DecodeRoom::on_peer_incarnation(const std::string& session_id, Incarnation 
     if (writer.peer.session_id != session_id || writer.peer.incarnation == now) continue;
     writer.registered = false;
     if (!writer.announced) continue;  // it will register with the new process
-    writer.gone = true;
+    writer.gone = writer.dead = true;
     fail(peer_gone(session_id, now));
   }
 }
@@ -316,11 +331,14 @@ void DecodeRoom::fail(Status why) {
   const auto self = shared_from_this();
   over_ = true;
   rest();
-  close_grants(memory::GrantEnd::kRevoked);  // the proof that the pages are free
+  close_grants(memory::GrantEnd::kRevoked);  // the proof that the pages are free, where it counts
+  // Where it doesn't, even those who know must say that they have drained.
+  const bool ask_all = !around_.port.landing().grants_are_checked;
+  if (ask_all && !possible_writers().empty()) handle_->hold_pages();
   handle_->fail(why, around_.now());
   std::vector<Peer> tell;
   for (const Writer& writer : writers_)
-    if (writer.announced && !writer.gone) tell.push_back(writer.peer);
+    if (writer.announced && (ask_all ? !writer.dead : !writer.gone)) tell.push_back(writer.peer);
   host_.on_room_over(*this, why, tell);
 }
 

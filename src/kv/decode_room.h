@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kv/coverage.h"
+#include "kv/coverage_sums.h"
 #include "kv/registrations.h"
 #include "kv/repeat.h"
 #include "kv/room_base.h"
@@ -31,6 +31,7 @@ class DecodeRoom final : public RoomBase {
     /// that must hear of a failure.
     virtual void on_room_over(DecodeRoom& room, const Status& result,
                               const std::vector<Peer>& tell) = 0;
+    virtual CoverageSums& coverage_sums() = 0;
   };
 
   /// `attempt` is unique among the rooms of this manager.
@@ -52,6 +53,11 @@ class DecodeRoom final : public RoomBase {
 
   [[nodiscard]] std::uint32_t attempt() const { return attempt_; }
   [[nodiscard]] std::vector<std::string> writer_sessions() const;
+  /// Engines that may still write into the room's pages, unless the grants say no to them.
+  [[nodiscard]] std::vector<Peer> possible_writers() const;
+  [[nodiscard]] Time deadline() const { return deadline_; }
+  /// Announced pages of the kv pools.
+  [[nodiscard]] std::uint64_t kv_pages() const;
 
  private:
   struct Writer {
@@ -59,11 +65,12 @@ class DecodeRoom final : public RoomBase {
     std::uint32_t destinations = 1;
     bool dummy = false;  ///< writes nothing: no grant, done when it has answered
     bool registered = false;
-    std::vector<wire::KvCoverage> coverage;  ///< per component, once registered
+    std::shared_ptr<const WriterCoverage> coverage;  ///< once registered
     bool announced = false;
     GrantId grant;      ///< set once the pages are announced to it
     bool done = false;  ///< everything it declared has landed
-    bool gone = false;  ///< don't tell it: it said so itself, or is another process now
+    bool gone = false;  ///< needn't be told: it said so itself, or is another process now
+    bool dead = false;  ///< is another process now: nothing of it lands any more
     Repeat repeat;      ///< of the metadata, until it answers
   };
 
@@ -93,9 +100,9 @@ class DecodeRoom final : public RoomBase {
   bool has_pages_ = false;
   std::vector<wire::KvPages> pages_;
   std::uint64_t prefix_tokens_ = 0;
-  std::vector<Coverage> coverage_;             ///< per component, once all are registered
-  std::vector<std::uint64_t> declared_;        ///< bytes per component, over all writers
-  std::optional<std::uint32_t> source_pages_;  ///< of the kv pool at prefill, as declared
+  std::shared_ptr<const CoverageSum> coverage_;  ///< once all are registered
+  std::vector<std::uint64_t> declared_;          ///< bytes per component, over all writers
+  std::optional<std::uint32_t> source_pages_;    ///< of the kv pool at prefill, as declared
   Time pair_wait_until_ = kForever;  ///< how long it may wait for a writer's blacklisted session
   bool over_ = false;
 };

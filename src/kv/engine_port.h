@@ -19,6 +19,7 @@
 #include "kvmend/memory.h"
 #include "kvmend/status.h"
 #include "memory/grant_table.h"
+#include "memory/quarantine.h"
 #include "transport/chunk.h"
 
 namespace kvmend::session {
@@ -59,7 +60,8 @@ struct Write {
   /// in one turn of the loop. Null: alone.
   std::shared_ptr<session::TransferGroup> group;
   /// Runs once, on the loop thread, never from inside `write`; possibly from inside `cancel`. The
-  /// local pages aren't read any more then. `retries`: frames that were sent again.
+  /// local pages aren't read any more then, unless it failed and the port's
+  /// LandingRules::failed_writes_rest is false. `retries`: frames that were sent again.
   std::move_only_function<void(const Status&, std::uint32_t retries)> on_done;
 };
 
@@ -86,6 +88,17 @@ class EnginePort {
   /// OK, or kShuttingDown: the engine goes down.
   [[nodiscard]] virtual Status admits() const = 0;
 
+  /// What the ends of grants and of writes prove here. Never changes.
+  [[nodiscard]] virtual memory::LandingRules landing() const { return {}; }
+  /// Makes sure that nothing which `peer` has begun lands here, nor anything it begins later under
+  /// a grant issued before, and that nothing we have begun reads or writes any more: by destroying
+  /// this side's endpoint (the peer makes a new one). `done` runs later, on the loop thread, when
+  /// that is certain. Writes under way between the two fail. False: it can't (`done` isn't kept).
+  [[nodiscard]] virtual bool fence(const Address& /*peer*/,
+                                   std::move_only_function<void()> /*done*/) {
+    return false;
+  }
+
   /// At most one observer; nullptr ends it.
   virtual void set_observer(PortObserver* observer) = 0;
 
@@ -94,6 +107,8 @@ class EnginePort {
                                                           std::uint64_t length) const = 0;
   /// Registers with Access::kNone. Errors as of Engine::register_memory.
   virtual Result<RegionRef> register_memory(void* base, std::uint64_t length, MemoryKind kind) = 0;
+  /// Where grants aren't checked but failed writes rest: once it returns, no write from or into the
+  /// range goes on.
   virtual Status unregister_memory(void* base) = 0;
 
   virtual Result<GrantId> issue_grant(memory::Grant grant) = 0;

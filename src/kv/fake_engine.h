@@ -103,8 +103,10 @@ class FakeNet {
   using Filter = std::function<bool(const std::string& to, const wire::KvMessage&)>;
 
   FakeLoop loop;
-  Filter lost;               ///< true: the message is lost
-  bool hold_writes = false;  ///< writes wait for `land_next`
+  Filter lost;                 ///< true: the message is lost
+  bool hold_writes = false;    ///< writes wait for `land_next`
+  memory::LandingRules rules;  ///< of every engine; one-sided writes go past the grants
+  bool can_fence = false;
 
   /// Starts an engine; an earlier one at this address dies, and the others learn of it.
   FakeEngine& start(const std::string& session_id) {
@@ -174,6 +176,47 @@ class FakeNet {
     const Status result = land(from, write);
     if (write.on_done) write.on_done(result, 0);
   }
+  /// One-sided: carries out the oldest write that was cancelled and hasn't drained. False: none.
+  bool land_late() {
+    if (late_.empty()) return false;
+    Late late = std::move(late_.front());
+    late_.pop_front();
+    const Status landed = land(*late.from, late.write);
+    static_cast<void>(landed);  // the one who waited for it knows the cause already
+    if (late.write.on_done) late.write.on_done(late.why, 0);
+    return true;
+  }
+  [[nodiscard]] std::size_t late_writes() const { return late_.size(); }
+  /// A write is given up: from now on it is late, where nothing can stop it.
+  void give_up(FakeEngine& from, Write write, const Status& why) {
+    if (rules.grants_are_checked) return write.on_done(why, 0);
+    auto on_done = std::move(write.on_done);
+    if (rules.failed_writes_rest) {
+      write.on_done = std::move(on_done);
+      late_.push_back({&from, std::move(write), why});
+      return;
+    }
+    write.on_done = nullptr;
+    late_.push_back({&from, std::move(write), why});
+    on_done(why, 0);
+  }
+  /// `here` destroys its endpoint to the peer: what is late between them never lands.
+  void fence(FakeEngine& here, const std::string& peer, std::move_only_function<void()> done) {
+    loop.post([this, at = here.session_id, peer, done = std::move(done)]() mutable {
+      std::deque<Late> kept;
+      std::deque<Late> ended;
+      for (Late& late : late_) {
+        const std::string to = late.write.peer.to_string();
+        const bool between = (to == at && late.from->session_id == peer) ||
+                             (to == peer && late.from->session_id == at);
+        (between ? ended : kept).push_back(std::move(late));
+      }
+      late_ = std::move(kept);
+      for (Late& late : ended)
+        if (late.write.on_done) late.write.on_done(late.why, 0);
+      done();
+    });
+  }
   std::size_t running_writes() {
     std::size_t sum = 0;
     for (const auto& [name, engine] : engines_) sum += engine->running.size();
@@ -191,6 +234,12 @@ class FakeNet {
       return {Code::kPeerRestarted, Origin::kPeer, "peer restarted"};
     to->writers.insert(from.incarnation);
     for (const transport::Piece& piece : write.pieces) {
+      if (!rules.grants_are_checked) {
+        const memory::Region* region = to->regions.find(piece.region);
+        if (region == nullptr) return {Code::kNotRegistered, Origin::kPeer, "no such region"};
+        std::memcpy(region->base + piece.offset, piece.local, piece.length);
+        continue;
+      }
       const wire::WireSlice slice{piece.region, piece.offset,
                                   static_cast<std::uint32_t>(piece.length)};
       std::vector<iovec> where;
@@ -203,6 +252,12 @@ class FakeNet {
     return {};
   }
 
+  struct Late {
+    FakeEngine* from;
+    Write write;
+    Status why;
+  };
+  std::deque<Late> late_;
   std::map<std::string, std::unique_ptr<FakeEngine>> engines_;
   std::vector<std::unique_ptr<FakeEngine>> graveyard_;
   std::uint64_t started_ = 0;
@@ -217,6 +272,12 @@ class FakePort final : public EnginePort {
   [[nodiscard]] std::string session_id() const override { return engine_.session_id; }
   [[nodiscard]] Status admits() const override { return {}; }
   void set_observer(PortObserver* observer) override { engine_.observer = observer; }
+  [[nodiscard]] memory::LandingRules landing() const override { return engine_.net.rules; }
+  [[nodiscard]] bool fence(const Address& peer, std::move_only_function<void()> done) override {
+    if (!engine_.net.can_fence) return false;
+    engine_.net.fence(engine_, peer.to_string(), std::move(done));
+    return true;
+  }
   [[nodiscard]] const memory::Region* find_region(const void* base,
                                                   std::uint64_t length) const override {
     return engine_.regions.find_containing(base, length);
@@ -253,9 +314,9 @@ class FakePort final : public EnginePort {
   void cancel(WriteId write, const Status& why) override {
     const auto found = engine_.running.find(write);
     if (found == engine_.running.end()) return;
-    auto on_done = std::move(found->second.on_done);
+    Write given_up = std::move(found->second);
     engine_.running.erase(found);
-    on_done(why, 0);
+    engine_.net.give_up(engine_, std::move(given_up), why);
   }
   void on_peer_registered(const Address& /*peer*/, Incarnation incarnation) override {
     engine_.registered.push_back(incarnation);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <unordered_map>
 #include <utility>
 
@@ -31,7 +32,8 @@ struct RoomKeyHash {
 };
 
 struct FinishedRoom {
-  Status result;  ///< OK: Success
+  Status result;           ///< OK: Success
+  bool undrained = false;  ///< writes of it that failed may still be under way
 };
 
 /// Loop thread.
@@ -52,8 +54,11 @@ class FinishedRooms {
   [[nodiscard]] std::size_t size() const { return rooms_.size(); }
 
  private:
-  std::unordered_map<RoomKey, FinishedRoom, RoomKeyHash> rooms_;
-  std::deque<RoomKey> order_;
+  // In blocks of their own: small entries that outlive everything around them would keep a page of
+  // the heap each from being given back.
+  std::pmr::unsynchronized_pool_resource memory_;
+  std::pmr::unordered_map<RoomKey, FinishedRoom, RoomKeyHash> rooms_{&memory_};
+  std::pmr::deque<RoomKey> order_{&memory_};
 };
 
 }  // namespace kvmend::kv

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kv/fields.h"
 #include "kv/geometry.h"
 
 namespace kvmend::kv {
@@ -57,6 +58,25 @@ Status check_buffer(std::string_view name, std::size_t i, const KvComponent& com
   return {};
 }
 
+/// Bytes of a row of an aux buffer; 0 where there is none.
+auto row_bytes(const KvComponent& component) {
+  return [&component](std::uint32_t buffer) {
+    return buffer < component.buffers.size() ? component.buffers[buffer].item_len : 0;
+  };
+}
+
+Status check_fields(std::string_view name, const KvComponent& component) {
+  if (component.fields.empty()) return {};
+  if (component.pool != KvPool::kAux || !component.shapes.empty() || !component.layer_ids.empty())
+    return bad(
+        fmt::format("{} has named fields: only aux may, without shapes and layer ids", name));
+  const auto row = row_bytes(component);
+  if (auto error =
+          field_error(complete_fields(component.fields, row), component.buffers.size(), row))
+    return bad(fmt::format("{} {}", name, *error));
+  return {};
+}
+
 Status check_component(const KvComponent& component, const KvRank& rank) {
   const std::string_view name = kv_pool_name(component.pool);
   if (component.buffers.empty() || component.buffers.size() > wire::kMaxKvBuffers)
@@ -77,7 +97,7 @@ Status check_component(const KvComponent& component, const KvRank& rank) {
     if (Status status = check_shape(name, shape, rank); !status.is_ok()) return status;
   for (std::size_t i = 0; i < component.buffers.size(); ++i)
     if (Status status = check_buffer(name, i, component); !status.is_ok()) return status;
-  return {};
+  return check_fields(name, component);
 }
 
 Status check_rank(const KvRank& rank) {
@@ -151,7 +171,9 @@ wire::KvComponent describe_component(const KvComponent& from, std::span<const Bu
                        .layer_ids = from.layer_ids,
                        .dtype = from.dtype,
                        .shapes = from.shapes,
-                       .memory = static_cast<std::uint32_t>(from.kind)};
+                       .memory = static_cast<std::uint32_t>(from.kind),
+                       .fields = complete_fields(from.fields, row_bytes(from)),
+                       .fields_version = from.fields.empty() ? 0 : from.fields_version};
   to.regions.resize(from.buffers.size());
   for (std::size_t i = 0; i < places.size(); ++i) {
     to.regions[i] = places[i].region;
@@ -199,6 +221,13 @@ Status check_remote(const wire::KvLayout& layout) {
                             kv_pool_name(static_cast<KvPool>(component.kind)), i, component.items,
                             item_len(component, i), offset)};
     }
+    const auto row = [&](std::uint32_t buffer) {
+      return buffer < component.regions.size() ? item_len(component, buffer) : 0;
+    };
+    if (auto error = field_error(component.fields, component.regions.size(), row))
+      return {
+          Code::kProtocolError, Origin::kPeer,
+          fmt::format("layout: {} {}", kv_pool_name(static_cast<KvPool>(component.kind)), *error)};
   }
   return {};
 }

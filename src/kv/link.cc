@@ -35,6 +35,14 @@ Status check_options(const KvOptions& options) {
     if (!(share >= 0 && share <= 1))
       return {Code::kInvalidArgument, Origin::kCaller,
               fmt::format("a parked share of {} (0 to 1)", share)};
+  if (!(options.quarantine_share >= 0 && options.quarantine_share <= 1))
+    return {Code::kInvalidArgument, Origin::kCaller,
+            fmt::format("a quarantine share of {} (0 to 1)", options.quarantine_share)};
+  if (options.quarantine_unproven_after < milliseconds{0} ||
+      options.quarantine_unproven_after > config::kMaxRoomDeadline)
+    return {Code::kInvalidArgument, Origin::kCaller,
+            fmt::format("quarantine_unproven_after {} ms (0 to 7 days)",
+                        duration_cast<milliseconds>(options.quarantine_unproven_after).count())};
   return {};
 }
 

@@ -41,8 +41,8 @@ PositionRange range_of(std::uint32_t total, std::uint32_t rank, std::uint32_t si
 }
 
 std::vector<PageRun> chunk_runs(const ChunkPages& chunk, const PageShare& share,
-                                std::uint32_t token_ranks) {
-  KVM_CHECK(chunk.destination.size() == pages_needed(chunk.total, token_ranks));
+                                const PageFit& fit) {
+  KVM_CHECK(fit.takes(chunk.total, chunk.destination.size()));
   KVM_CHECK(chunk.first + chunk.source.size() <= chunk.total);
   std::span<const std::uint32_t> source = chunk.source;
   std::uint32_t first = chunk.first;
@@ -55,17 +55,22 @@ std::vector<PageRun> chunk_runs(const ChunkPages& chunk, const PageShare& share,
     first = from;
   }
   const bool dealt_pages = share.kind == KvShare::kInterleaved;
-  if (!dealt_pages && token_ranks == 1)
+  if (!dealt_pages && fit == PageFit{})
     return merge_runs(source, chunk.destination.subspan(first, source.size()));
   std::vector<PageRun> runs;
-  runs.reserve(source.size());
+  runs.reserve(std::min(source.size() * fit.split, chunk.destination.size() + source.size()));
   for (std::size_t i = 0; i < source.size(); ++i) {
     if (dealt_pages && source[i] % share.size != share.rank) continue;
+    const std::uint32_t page = dealt_pages ? source[i] / share.size : source[i];
     const auto position = first + static_cast<std::uint32_t>(i);
-    runs.push_back({.source = dealt_pages ? source[i] / share.size : source[i],
-                    .destination = chunk.destination[position / token_ranks],
-                    .count = 1,
-                    .phase = position % token_ranks});
+    for (std::uint32_t part = 0; part < fit.split; ++part) {
+      const std::size_t at = std::size_t{position} / fit.join * fit.split + part;
+      if (at >= chunk.destination.size()) break;  // tokens that nobody has
+      runs.push_back({.source = page,
+                      .destination = chunk.destination[at],
+                      .count = 1,
+                      .phase = fit.split > 1 ? part : position % fit.join});
+    }
   }
   return runs;
 }

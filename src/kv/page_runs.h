@@ -15,7 +15,7 @@ struct PageRun {
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
   std::uint32_t count = 0;
-  /// Where the tokens of pages are dealt out: which part of the destination's virtual page.
+  /// Which part of the destination's page (PageFit::join), or of the source's (split).
   std::uint32_t phase = 0;
   friend bool operator==(const PageRun&, const PageRun&) = default;
 };
@@ -53,15 +53,34 @@ struct PositionRange {
 };
 [[nodiscard]] PositionRange range_of(std::uint32_t total, std::uint32_t rank, std::uint32_t size);
 
+/// How pages of both sides go together: `join` source pages fill one of the destination (whose
+/// tokens may be dealt out among as many ranks), or one source page fills `split` of them. One of
+/// the two is 1.
+struct PageFit {
+  std::uint32_t join = 1;
+  std::uint32_t split = 1;
+
+  /// Destination pages that `total` source pages fill, the last one of either side perhaps not
+  /// wholly.
+  [[nodiscard]] constexpr std::size_t most(std::size_t total) const {
+    return (total + join - 1) / join * split;
+  }
+  [[nodiscard]] constexpr bool takes(std::size_t total, std::size_t pages) const {
+    const std::size_t end = most(total);
+    return pages <= end && pages + split > end;
+  }
+  friend bool operator==(const PageFit&, const PageFit&) = default;
+};
+
 /// How many destination pages `total` source pages need: as many, or with dealt tokens a page for
 /// each virtual page that was begun.
 [[nodiscard]] constexpr std::size_t pages_needed(std::size_t total, std::uint32_t token_ranks) {
   return (total + token_ranks - 1) / token_ranks;
 }
 
-/// The runs of a chunk. `token_ranks`: 1, or among how many ranks the destination deals tokens out;
-/// then every run is one page. `destination` has pages_needed(total) entries.
+/// The runs of a chunk; of one page each, unless pages go one to one. `fit` takes the sizes of
+/// `chunk`.
 [[nodiscard]] std::vector<PageRun> chunk_runs(const ChunkPages& chunk, const PageShare& share,
-                                              std::uint32_t token_ranks);
+                                              const PageFit& fit);
 
 }  // namespace kvmend::kv

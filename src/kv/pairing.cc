@@ -67,6 +67,10 @@ void pair_buffers(const KvLayout& source, std::uint32_t from, const KvLayout& de
     out[c].source_component = from;
     differences.compare(fmt::format("{} dtype", name), here.dtype, destination.components[c].dtype);
   }
+  if (!here.fields.empty() || !destination.components[into.front()].fields.empty()) {
+    out[into.front()].fields = pair_fields(here, destination.components[into.front()], differences);
+    return;
+  }
   const bool ids = !here.layer_ids.empty() && std::ranges::all_of(into, [&](std::size_t c) {
     return !destination.components[c].layer_ids.empty();
   });

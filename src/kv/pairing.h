@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv/differences.h"
+#include "kv/fields.h"
 #include "wire/kv_messages.h"
 
 namespace kvmend::kv {
@@ -21,6 +22,7 @@ struct ComponentPair {
   /// Nothing: the source hasn't got such a pool (another pipeline stage has).
   std::optional<std::uint32_t> source_component;
   std::vector<BufferPair> buffers;  ///< destination buffers without a partner are left out
+  std::vector<FieldPair> fields;    ///< in their place where aux rows have named fields
 };
 
 /// One entry per component of the destination. What can't be paired is added to `differences`.

@@ -57,10 +57,13 @@ class Planner {
 
  private:
   void compare_layouts();
+  void compare_page_sizes();
   void map_component(std::uint32_t index, const ComponentPair& pair, ComponentMap& map);
   /// False when the buffers can't be mapped.
   bool map_buffer(const End& from, const End& to, ComponentMap& map, std::uint64_t& covered);
   bool map_columns(const End& from, const End& to, ComponentMap& map, std::uint64_t& covered);
+  void map_fields(const KvComponent& from, const KvComponent& to,
+                  const std::vector<FieldPair>& pairs, ComponentMap& map);
   [[nodiscard]] bool sends(const ComponentMap& map) const;
   [[nodiscard]] Rows rows_of(const End& to, const ComponentMap& map) const;
   [[nodiscard]] std::byte* base_of(const ComponentMap& map, const End& from) const {
@@ -73,6 +76,7 @@ class Planner {
   const wire::KvLayout& source_;
   const wire::KvLayout& destination_;
   Differences differences_;
+  PageFit fit_;                                // of kv pools, by the sizes of their pages
   std::optional<std::uint32_t> first_server_;  // unset: the ranks don't belong together
 };
 
@@ -88,9 +92,21 @@ bool undivided(const std::string& element_order) {
   return element_order != "nhd" && element_order != "hnd";
 }
 
+/// Pages of different sizes go together if one divides the other and the inside of both is known.
+void Planner::compare_page_sizes() {
+  const std::uint32_t here = source_.page_tokens;
+  const std::uint32_t there = destination_.page_tokens;
+  if (here == there) return;
+  const bool known = !undivided(source_.element_order) && !undivided(destination_.element_order);
+  const bool alone = source_.rank.dcp_size == destination_.rank.dcp_size;
+  if (here == 0 || there == 0 || (here % there != 0 && there % here != 0) || !known || !alone)
+    return differences_.compare("page_tokens", here, there);
+  fit_ = {.join = std::max(there / here, 1U), .split = std::max(here / there, 1U)};
+}
+
 void Planner::compare_layouts() {
   differences_.compare("layout version", source_.version, destination_.version);
-  differences_.compare("page_tokens", source_.page_tokens, destination_.page_tokens);
+  compare_page_sizes();
   differences_.compare("kv_heads of all ranks", total_heads(source_), total_heads(destination_));
   differences_.compare("head_dim", source_.head_dim, destination_.head_dim);
   if (undivided(source_.element_order) || undivided(destination_.element_order))
@@ -138,11 +154,22 @@ void Planner::map_component(std::uint32_t index, const ComponentPair& pair, Comp
       map.phases.push_back(
           dealt_rows(destination_.page_tokens, destination_.rank.dcp_rank, map.token_ranks, phase));
   }
+  map.fit.join = map.token_ranks;
+  if (is_kv(map.pool) && fit_ != PageFit{}) {
+    map.fit = fit_;
+    map.prefix_unit = std::max(source_.page_tokens, destination_.page_tokens);
+    map.coverage.join = fit_.join;
+    map.coverage.split = fit_.split;
+  }
   map.coverage.divisor = map.share.size;
   map.coverage.token_ranks = map.token_ranks;
   map.coverage.bytes.resize(to.regions.size());
   if (!pair.source_component || !sends(map)) {
     map.coverage.bytes.clear();
+    return;
+  }
+  if (!pair.fields.empty()) {
+    map_fields(source_.components[*pair.source_component], to, pair.fields, map);
     return;
   }
   map.buffers.reserve(pair.buffers.size());
@@ -161,12 +188,57 @@ void Planner::map_component(std::uint32_t index, const ComponentPair& pair, Comp
     map.coverage.bytes.resize(bytes[0] == 0 ? 0 : 1);
 }
 
+/// One map per field, or per run of fields that follow each other on both sides.
+void Planner::map_fields(const KvComponent& from, const KvComponent& to,
+                         const std::vector<FieldPair>& pairs, ComponentMap& map) {
+  if (source_.rank.tp_rank != *first_server_) {  // the others' rows are copies
+    map.coverage.bytes.clear();
+    return;
+  }
+  std::vector<FieldPair> order = pairs;
+  std::ranges::sort(order, {}, [&](const FieldPair& pair) {
+    const KvField& field = to.fields[pair.destination];
+    return std::pair(field.buffer, field.offset);
+  });
+  const KvField* last_source = nullptr;
+  const KvField* last = nullptr;
+  for (const FieldPair& pair : order) {
+    const KvField& source = from.fields[pair.source];
+    const KvField& field = to.fields[pair.destination];
+    map.coverage.fields.push_back(pair.destination);
+    map.coverage.bytes[field.buffer] += field.bytes;
+    const bool follows = last != nullptr && last->buffer == field.buffer &&
+                         last->offset + last->bytes == field.offset &&
+                         last_source->buffer == source.buffer &&
+                         last_source->offset + last_source->bytes == source.offset;
+    last_source = &source;
+    last = &field;
+    if (follows) {
+      map.buffers.back().length += field.bytes;
+      continue;
+    }
+    const std::uint64_t base = to.base_offset.empty() ? 0 : to.base_offset[field.buffer];
+    map.buffers.push_back(
+        {.source = static_cast<std::byte*>(
+                       here_.components[*map.source_component].buffers[source.buffer].base) +
+                   source.offset,
+         .source_item = item_len(from, source.buffer),
+         .region = to.regions[field.buffer],
+         .destination = base + field.offset,
+         .destination_item = item_len(to, field.buffer),
+         .length = field.bytes});
+  }
+  std::ranges::sort(map.coverage.fields);
+}
+
 bool Planner::mismatch(const End& from, const End& to) {
   const auto page = [](const End& end) {
     if (end.elements() == 1) return fmt::format("{}", end.bytes);
     return fmt::format("{} ({} rows x {} of {} columns)", end.bytes, end.shape.rows,
                        end.shape.columns, end.shape.total_columns);
   };
+  if (is_kv(static_cast<KvPool>(to.component.kind)))
+    differences_.compare("page_tokens", source_.page_tokens, destination_.page_tokens);
   differences_.add(fmt::format("{} item_len of buffer {} {} here, {} there",
                                kv_pool_name(static_cast<KvPool>(to.component.kind)), to.buffer,
                                page(from), page(to)));
@@ -174,7 +246,9 @@ bool Planner::mismatch(const End& from, const End& to) {
 }
 
 Rows Planner::rows_of(const End& to, const ComponentMap& map) const {
-  if (map.token_ranks == 1) return Rows::kPage;
+  if (map.fit.split > 1) return Rows::kSplit;
+  if (map.fit.join == 1) return Rows::kPage;
+  if (map.token_ranks == 1) return Rows::kJoined;
   return to.shape.rows == destination_.page_tokens ? Rows::kDealt : Rows::kJoined;
 }
 
@@ -186,7 +260,7 @@ bool Planner::map_buffer(const End& from, const End& to, ComponentMap& map,
   const bool same_place = source_.rank.tp_size == destination_.rank.tp_size &&
                           source_.rank.tp_rank == destination_.rank.tp_rank &&
                           source_.rank.tp_rank == *first_server_;
-  if (map.token_ranks == 1 && same_place && from.shape == to.shape && from.bytes == to.bytes) {
+  if (map.fit == PageFit{} && same_place && from.shape == to.shape && from.bytes == to.bytes) {
     map.buffers.push_back({.source = base_of(map, from),
                            .source_item = from.bytes,
                            .region = to.component.regions[to.buffer],
@@ -204,10 +278,11 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
   const auto here = segments_of(from.shape, source_.rank.tp_rank, source_.rank.tp_size);
   const auto there = segments_of(to.shape, destination_.rank.tp_rank, destination_.rank.tp_size);
   const Rows kind = rows_of(to, map);
-  const std::uint64_t rows_there =
-      std::uint64_t{from.shape.rows} * (kind == Rows::kJoined ? map.token_ranks : 1);
-  const bool rows_known = map.token_ranks == 1 || from.shape.rows == source_.page_tokens;
-  if (!here || !there || !rows_known || to.shape.rows != rows_there ||
+  const bool rows_known = map.fit == PageFit{} || from.shape.rows == source_.page_tokens;
+  const bool rows_fit =
+      std::uint64_t{from.shape.rows} * (kind == Rows::kJoined ? map.fit.join : 1) ==
+      std::uint64_t{to.shape.rows} * map.fit.split;
+  if (!here || !there || !rows_known || !rows_fit ||
       from.shape.total_columns != to.shape.total_columns || from.shape.groups != to.shape.groups ||
       from.bytes % from.elements() != 0 || to.bytes % to.elements() != 0 ||
       from.bytes / from.elements() != to.bytes / to.elements() ||
@@ -221,6 +296,7 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
   // Pages that are dealt out among tensor ranks are each one's own: nothing to elect.
   const bool own = map.share.size > 1 && source_.rank.cp_size == 1;
   const std::uint32_t first = own ? source_.rank.tp_rank : *first_server_;
+  const std::uint32_t rows = std::min(from.shape.rows, to.shape.rows);
   for (const SharedColumns& shared : shared_columns(*here, *there, source_.rank.tp_rank, first)) {
     BufferMap buffer{
         .source = base_of(map, from) + shared.source * out.column,
@@ -230,9 +306,9 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
         .destination_item = to.bytes,
         .length = unit,
         .columns = {.count = shared.count, .source = out.column, .destination = in.column},
-        .rows = {.count = from.shape.rows, .source = out.row, .destination = in.row},
+        .rows = {.count = rows, .source = out.row, .destination = in.row},
         .kind = kind,
-        .phase = from.shape.rows * in.row};
+        .phase = rows * (kind == Rows::kSplit ? out.row : in.row)};
     if (kind == Rows::kDealt) buffer.rows.source *= map.token_ranks;
     buffer.fold();
     map.buffers.push_back(buffer);
@@ -254,7 +330,7 @@ Result<TransferPlan> TransferPlan::prepare(const KvLayout& here, const wire::KvL
 
 std::vector<PageRun> TransferPlan::runs(std::uint32_t component, const ChunkPages& chunk) const {
   const ComponentMap& map = components_[component];
-  return chunk_runs(chunk, map.share, map.token_ranks);
+  return chunk_runs(chunk, map.share, map.fit);
 }
 
 Amount TransferPlan::amount(std::uint32_t component, std::span<const PageRun> runs) const {

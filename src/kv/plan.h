@@ -26,14 +26,15 @@ struct ComponentMap {
   std::uint64_t destination_items = 0;
   PageShare share;
   std::uint32_t token_ranks = 1;  ///< among how many ranks the destination deals tokens out
+  PageFit fit;
+  /// What decode has already must be a multiple of so many tokens, so that pages begin together.
+  std::uint32_t prefix_unit = 1;
   std::vector<DealtRows> phases;  ///< token_ranks of them, or none
   std::vector<BufferMap> buffers;
   wire::KvCoverage coverage;  ///< what decode is told of it
 
-  /// How many pages decode announces when prefill sends `total`.
-  [[nodiscard]] std::size_t destination_pages(std::size_t total) const {
-    return pages_needed(total, token_ranks);
-  }
+  /// How many pages decode announces at most when prefill sends `total`.
+  [[nodiscard]] std::size_t destination_pages(std::size_t total) const { return fit.most(total); }
 };
 
 class TransferPlan {
@@ -46,7 +47,7 @@ class TransferPlan {
   /// One map per component of the destination's layout.
   [[nodiscard]] std::span<const ComponentMap> components() const { return components_; }
 
-  /// Where the pages of a chunk go. `chunk.destination` has destination_pages(chunk.total) entries.
+  /// Where the pages of a chunk go. The component's `fit` takes its sizes.
   [[nodiscard]] std::vector<PageRun> runs(std::uint32_t component, const ChunkPages& chunk) const;
   /// What `append` would add for these runs.
   [[nodiscard]] Amount amount(std::uint32_t component, std::span<const PageRun> runs) const;

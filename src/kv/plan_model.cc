@@ -123,7 +123,7 @@ ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at) {
 
 ModelRank make_decode_rank(const PlanModel& model, const KvRank& at) {
   ModelRank rank;
-  rank.layout.page_tokens = model.tokens;
+  rank.layout.page_tokens = model.decode_tokens;
   rank.layout.total_kv_heads = model.heads;
   rank.layout.head_dim = model.unit;
   rank.layout.element_order = model.destination_order;
@@ -141,15 +141,17 @@ ModelRank make_decode_rank(const PlanModel& model, const KvRank& at) {
   };
   const auto add_cache = [&](KvPool pool, bool device, const std::vector<std::uint32_t>& pages) {
     // Shape 1: draft layers, whose pages hold the tokens of all ranks.
-    rank.add_component({.pool = pool,
-                        .dtype = "bf16",
-                        .items = PlanModel::kItems,
-                        .shapes = {shape(model.tokens), shape(model.tokens * at.dcp_size)}});
+    rank.add_component(
+        {.pool = pool,
+         .dtype = "bf16",
+         .items = PlanModel::kItems,
+         .shapes = {shape(model.decode_tokens), shape(model.decode_tokens * at.dcp_size)}});
     for (std::uint32_t half = 0; half < model.halves; ++half)
       for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
         const PlanModel::Layer& layer = model.layers[l];
         if (!has(layer) || layer.device != device) continue;
-        const std::uint32_t rows = layer.draft ? model.tokens * at.dcp_size : model.tokens;
+        const std::uint32_t rows =
+            layer.draft ? model.decode_tokens * at.dcp_size : model.decode_tokens;
         const ModelPage page{rows, heads, model.unit, hnd};
         const bool none = layer.elided_destination;
         rank.add_buffer(none ? 0 : page.bytes(), PlanModel::kItems, layer.id, layer.draft ? 1 : 0,
@@ -160,7 +162,7 @@ ModelRank make_decode_rank(const PlanModel& model, const KvRank& at) {
             const ModelPage::Place where = page.at(b);
             const std::uint32_t token =
                 layer.draft ? q * rows + where.row
-                            : (q * model.tokens + where.row) * at.dcp_size + at.dcp_rank;
+                            : (q * model.decode_tokens + where.row) * at.dcp_size + at.dcp_rank;
             rank.meaning.back().back()[pages[q] * page.bytes() + b] =
                 cache_byte(model, l, half, token, where);
           }

@@ -50,7 +50,8 @@ struct PlanModel {
   };
 
   std::uint32_t heads = 1;
-  std::uint32_t tokens = 1;  ///< of a page
+  std::uint32_t tokens = 1;  ///< of a page of prefill
+  std::uint32_t decode_tokens = 1;
   std::uint32_t unit = 1;    ///< bytes of one token of one head
   std::uint32_t halves = 2;  ///< K and V, or one
   std::vector<Layer> layers;

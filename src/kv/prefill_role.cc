@@ -22,6 +22,11 @@ Status check_metadata(const wire::KvRoomMetadata& metadata, const TransferPlan& 
                           plan.components().size())};
     total += pages.pages.size();
     const ComponentMap& map = plan.components()[pages.component];
+    if (metadata.prefix_tokens % map.prefix_unit != 0)
+      return {
+          Code::kInvalidArgument, Origin::kPeer,
+          fmt::format("prefix_tokens {} isn't a multiple of {}, the larger of both sides' pages",
+                      metadata.prefix_tokens, map.prefix_unit)};
     for (const std::uint32_t page : pages.pages)
       if (page >= map.destination_items)
         return {Code::kOutOfRange, Origin::kPeer,
@@ -44,6 +49,7 @@ PrefillRole::PrefillRole(const Surroundings& around)
       peers_(around.layout, around.counters),
       announced_(around.counters),
       notices_(around),
+      holds_(around, KvRole::kPrefill),
       park_limits_(around.layout.components[kv_component(around.layout)].items, around.options),
       expiry_timer_(around.port.loop()) {}
 
@@ -70,6 +76,10 @@ void PrefillRole::attach(const std::shared_ptr<RoomHandle>& handle, std::string 
     return handle->fail({Code::kResourceExhausted, Origin::kLocal,
                          fmt::format("{} rooms are live (the maximum)", rooms_.size())},
                         around_.now());
+  }
+  if (Status full = holds_.admits(); !full.is_ok()) {
+    ++around_.counters.rooms_refused;
+    return handle->fail(std::move(full), around_.now());
   }
   const auto room = std::make_shared<PrefillRoom>(around_, static_cast<PrefillRoom::Host&>(*this),
                                                   handle, std::move(only_decode));
@@ -110,8 +120,23 @@ void PrefillRole::on_room_failing(PrefillRoom& /*room*/, const wire::KvRoomAbort
   notices_.send({message.room, decode.incarnation, message.attempt}, message, {decode}, nullptr);
 }
 
+void PrefillRole::on_room_draining(PrefillRoom& room, const std::vector<Peer>& peers) {
+  room.handle()->hold_pages();
+  holds_.hold(room.keys().front(), room.handle(), room.source_pages(), peers, room.deadline());
+}
+
+void PrefillRole::on_drained(PrefillRoom& room, const Peer& peer) {
+  holds_.on_drained(room.keys().front(), peer);
+}
+
 void PrefillRole::on_room_over(PrefillRoom& room, const Status& result) {
-  for (const RoomKey& key : room.keys()) finished_.add(key, {.result = result});
+  const std::vector<Peer> undrained = room.undrained();
+  for (const RoomKey& key : room.keys())
+    finished_.add(
+        key, {.result = result, .undrained = std::ranges::any_of(undrained, [&](const Peer& peer) {
+                                  return peer.incarnation == key.decode;
+                                })});
+  if (!undrained.empty() && !room.draining()) on_room_draining(room, undrained);
   rooms_.erase(room.handle()->room());  // the caller holds a reference
   around_.count_over(KvRole::kPrefill, *room.handle(), result, rooms_.size());
 }
@@ -140,6 +165,8 @@ void PrefillRole::handle(const Peer& from, wire::KvRegister message) {
 
 void PrefillRole::register_peer(const Peer& from, const wire::KvRegister& message) {
   const Incarnation known = peers_.incarnation_at(from.session_id);
+  const PeerLayout* earlier = peers_.find(from);
+  const bool fresh = earlier == nullptr || earlier->registration != message.registration;
   const PeerLayout* entry = peers_.add(from, message);
   Status verdict(
       Code::kPeerRestarted, Origin::kPeer,
@@ -147,6 +174,7 @@ void PrefillRole::register_peer(const Peer& from, const wire::KvRegister& messag
   if (entry != nullptr) {
     if (known.is_set() && known != from.incarnation)
       on_peer_incarnation(from.session_id, from.incarnation);
+    if (fresh) holds_.on_registered_anew(from.session_id);
     around_.port.on_peer_registered(from.address, from.incarnation);
     verdict = entry->verdict;
   }
@@ -240,18 +268,23 @@ void PrefillRole::handle(const Peer& from, const wire::KvRoomAbort& message) {
   const auto room = find(message.room);
   if (room && room->serves(from, message.attempt)) return room->on_abort(from, message);
   const Status why = reported_by(from.session_id, message.code, message.reason);
+  bool undrained = false;
   if (announced_.mark_aborted(message.room, from, message.attempt, why)) {
     // Kept for the sender that will come.
-  } else if (finished_.find({message.room, from.incarnation, message.attempt}) != nullptr) {
+  } else if (const FinishedRoom* over =
+                 finished_.find({message.room, from.incarnation, message.attempt})) {
     ++around_.counters.late_messages;
+    undrained = over->undrained;
   } else {
     ++around_.counters.unknown_messages;
+    undrained = !around_.port.landing().failed_writes_rest;  // a manager before this one may know
   }
-  // Nothing of that attempt is in flight here.
+  // No write of that attempt is waited for here.
   static_cast<void>(
       around_.send(from, wire::KvRoomAbortAck{.room = message.room,
                                               .attempt = message.attempt,
-                                              .rank = rank_number(around_.layout.rank)}));
+                                              .rank = rank_number(around_.layout.rank),
+                                              .undrained = undrained}));
 }
 
 void PrefillRole::handle(const Peer& from, const wire::KvRoomAbortAck& message) {
@@ -268,6 +301,7 @@ void PrefillRole::on_peer_incarnation(const std::string& session_id, Incarnation
   peers_.on_incarnation(session_id, now);
   announced_.on_incarnation(session_id, now);
   notices_.on_incarnation(session_id, now);
+  holds_.on_incarnation(session_id, now);
   std::vector<std::shared_ptr<PrefillRoom>> rooms;
   for (const auto& [id, room] : rooms_) rooms.push_back(room);
   for (const auto& room : rooms) room->on_peer_incarnation(session_id, now);
@@ -325,6 +359,7 @@ void PrefillRole::finish_close() {
   std::vector<std::shared_ptr<PrefillRoom>> rooms;
   for (const auto& [id, room] : rooms_) rooms.push_back(room);
   for (const auto& room : rooms) room->give_up_writes();
+  holds_.close();
 }
 
 }  // namespace kvmend::kv

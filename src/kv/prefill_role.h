@@ -11,6 +11,7 @@
 #include "kv/abort_notices.h"
 #include "kv/announced_rooms.h"
 #include "kv/finished_rooms.h"
+#include "kv/page_holds.h"
 #include "kv/peer_layouts.h"
 #include "kv/prefill_room.h"
 #include "kv/role.h"
@@ -43,6 +44,8 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   void on_room_failing(PrefillRoom& room, const wire::KvRoomAbort& message,
                        const Peer& decode) override;
   ParkLimits& park_limits() override { return park_limits_; }
+  void on_room_draining(PrefillRoom& room, const std::vector<Peer>& peers) override;
+  void on_drained(PrefillRoom& room, const Peer& peer) override;
   void on_room_over(PrefillRoom& room, const Status& result) override;
 
   void handle(const Peer& from, wire::KvRegister message);
@@ -75,6 +78,7 @@ class PrefillRole : public Role, private PrefillRoom::Host {
   AnnouncedRooms announced_;
   FinishedRooms finished_;
   AbortNotices notices_;
+  PageHolds holds_;
   ParkLimits park_limits_;
   std::unordered_map<RoomId, std::shared_ptr<PrefillRoom>> rooms_;
   env::ScopedTimer expiry_timer_;

@@ -58,6 +58,19 @@ std::vector<RoomKey> PrefillRoom::keys() const {
   return out;
 }
 
+std::vector<Peer> PrefillRoom::undrained() const {
+  std::vector<Peer> out;
+  for (const Destination& to : destinations_)
+    if (to.undrained && !to.dead) out.push_back(to.to.peer);
+  return out;
+}
+
+std::uint64_t PrefillRoom::source_pages() const {
+  std::uint64_t sum = 0;
+  for (const SourceChunk& chunk : chunks_) sum += chunk.pages.size();
+  return sum;
+}
+
 Status PrefillRoom::announce(Announcement announcement) {
   if (ending_) return *ending_;
   const Peer& peer = announcement.peer;
@@ -152,7 +165,7 @@ bool PrefillRoom::check_announced(const Destination& to) {
     if (!is_kv(components[c].pool)) continue;
     const wire::KvPages* pages = find_pages(to.to.metadata.pages, c);
     const std::size_t announced = pages == nullptr ? 0 : pages->pages.size();
-    if (announced == components[c].destination_pages(*num_pages_)) continue;
+    if (components[c].fit.takes(*num_pages_, announced)) continue;
     fail(mismatch(fmt::format("room {}: decode {} announced {} {} pages, prefill sends {}",
                               handle_->room().value, to.to.peer.session_id, announced,
                               kv_pool_name(components[c].pool), *num_pages_)));
@@ -286,6 +299,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
   const auto self = shared_from_this();
   Destination& to = destinations_[destination];
   to.writes.erase(write);
+  note_drained(to, result);
   host_.park_limits().release(to.to.peer.session_id, pages);
   --in_flight_;
   --around_.counters.transfers;
@@ -299,6 +313,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
     }
   }
   if (ending_) {
+    if (draining_ && to.writes.empty() && !to.undrained) host_.on_drained(*this, to.to.peer);
     if (in_flight_ == 0) finish();
     return;
   }
@@ -309,6 +324,10 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
   to.doubt = result;
   doubt_until_ = std::min(doubt_until_, around_.now() + config::kKvReasonGrace);
   arm();
+}
+
+void PrefillRoom::note_drained(Destination& to, const Status& result) const {
+  if (!result.is_ok() && !around_.port.landing().failed_writes_rest) to.undrained = true;
 }
 
 void PrefillRoom::send_done_if_complete(Destination& to) {
@@ -329,7 +348,7 @@ void PrefillRoom::send_done(Destination& to) {
                                                 .declared_bytes = to.declared,
                                                 .declared_pages = num_pages_.value_or(0)});
   if (sent.code() == Code::kPeerRestarted) {
-    to.gone = true;
+    to.gone = to.dead = true;
     fail(peer_restarted(to.to.peer.session_id));
   }
 }
@@ -369,7 +388,7 @@ void PrefillRoom::on_peer_incarnation(const std::string& session_id, Incarnation
   for (Destination& to : destinations_) {
     if (to.to.peer.session_id != session_id || to.to.peer.incarnation == now || to.complete)
       continue;
-    to.gone = true;
+    to.gone = to.dead = true;
     fail(peer_gone(session_id, now));
   }
 }
@@ -398,13 +417,23 @@ void PrefillRoom::fail(Status why) {
     const std::set<WriteId> writes = to.writes;  // `cancel` may end them at once
     for (const WriteId write : writes) around_.port.cancel(write, *ending_);
   }
-  if (in_flight_ == 0) finish();
+  if (in_flight_ == 0) return finish();
+  if (around_.port.landing().grants_are_checked) return;
+  std::vector<Peer> peers;
+  for (const Destination& to : destinations_)
+    if (!to.dead && (to.undrained || !to.writes.empty())) peers.push_back(to.to.peer);
+  if (peers.empty()) return;
+  draining_ = true;
+  host_.on_room_draining(*this, peers);
+  handle_->fail(*ending_, around_.now());
 }
 
 void PrefillRoom::give_up_writes() {
   const auto self = shared_from_this();
   around_.counters.transfers -= in_flight_;
   in_flight_ = 0;
+  for (Destination& to : destinations_)
+    if (!to.writes.empty()) note_drained(to, {Code::kCancelled, Origin::kLocal, "given up"});
   if (ending_) finish();
 }
 
@@ -417,7 +446,8 @@ void PrefillRoom::finish() {
       static_cast<void>(
           around_.send(to.to.peer, wire::KvRoomAbortAck{.room = handle_->room(),
                                                         .attempt = to.to.metadata.attempt,
-                                                        .rank = rank_number(around_.layout.rank)}));
+                                                        .rank = rank_number(around_.layout.rank),
+                                                        .undrained = to.undrained}));
   const Status result = ending_.value_or(Status::ok());
   host_.on_room_over(*this, result);
   if (result.is_ok()) {

@@ -29,7 +29,8 @@ struct SourceChunk {
 };
 
 /// Everything in a room runs to completion, except writes: a failing room cancels those, and is
-/// over (its status published) once the last of them has let go of the source pages.
+/// over once the last of them has let go of the source pages. Its status waits for that, unless the
+/// engine's writes can't be stopped (memory/quarantine.h).
 class PrefillRoom final : public RoomBase {
  public:
   class Host {
@@ -40,6 +41,11 @@ class PrefillRoom final : public RoomBase {
                                  const Peer& decode) = 0;
     /// Counts the source pages that writes hold, for the limit of those that wait.
     virtual ParkLimits& park_limits() = 0;
+    /// The room has failed, but writes to `peers` are under way that can't be stopped: its status
+    /// follows, its pages don't.
+    virtual void on_room_draining(PrefillRoom& room, const std::vector<Peer>& peers) = 0;
+    /// Nothing to that one is under way any more.
+    virtual void on_drained(PrefillRoom& room, const Peer& peer) = 0;
     /// The room is over; its status follows as soon as this returns.
     virtual void on_room_over(PrefillRoom& room, const Status& result) = 0;
   };
@@ -68,6 +74,11 @@ class PrefillRoom final : public RoomBase {
   [[nodiscard]] bool serves_other_attempt(const Peer& peer, std::uint32_t attempt) const;
   /// One key per decode attempt that the room has served.
   [[nodiscard]] std::vector<RoomKey> keys() const;
+  /// Living decode engines to which writes that failed may still be under way.
+  [[nodiscard]] std::vector<Peer> undrained() const;
+  [[nodiscard]] bool draining() const { return draining_; }
+  [[nodiscard]] Time deadline() const { return deadline_; }
+  [[nodiscard]] std::uint64_t source_pages() const;
 
  private:
   struct Destination {
@@ -80,8 +91,10 @@ class PrefillRoom final : public RoomBase {
     bool answered = false;  ///< knows where the room stands; told again when the first write starts
     bool writing = false;
     bool done_sent = false;
-    bool complete = false;  ///< decode said Success; a dummy: the last chunk is queued
-    bool gone = false;      ///< don't tell it: it said so itself, or is another process now
+    bool complete = false;   ///< decode said Success; a dummy: the last chunk is queued
+    bool gone = false;       ///< don't tell it: it said so itself, or is another process now
+    bool dead = false;       ///< is another process now
+    bool undrained = false;  ///< a write that failed may go on: neither side's pages are free
     bool wants_ack = false;
     std::optional<Status> doubt;  ///< a write was refused; decode's reason should be near
     Repeat repeat;                ///< of KvRoomDone
@@ -108,6 +121,8 @@ class PrefillRoom final : public RoomBase {
   void on_due(Time now) override;
   [[nodiscard]] bool ended() const override { return ending_ || over_; }
   [[nodiscard]] std::string where_it_stands() const override;
+  /// A write to it has ended with that.
+  void note_drained(Destination& to, const Status& result) const;
   void finish_if_complete();
   void finish();
 
@@ -124,6 +139,7 @@ class PrefillRoom final : public RoomBase {
   bool all_queued_ = false;
   std::size_t in_flight_ = 0;
   std::optional<Status> ending_;  // first cause
+  bool draining_ = false;         // the status is published, the pages are held
   bool over_ = false;
   Time doubt_until_ = kForever;
 };

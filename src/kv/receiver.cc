@@ -87,6 +87,14 @@ bool KvReceiver::abort_acknowledged() const {
   return handle_->abort_acknowledged();
 }
 
+bool KvReceiver::pages_released() const {
+  return handle_->pages_released();
+}
+
+std::vector<std::string> KvReceiver::aux_fields() const {
+  return handle_->aux_fields();
+}
+
 Status KvReceiver::failure() const {
   return handle_->failure();
 }

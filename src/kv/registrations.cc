@@ -90,8 +90,9 @@ void Registrations::on_reply(const Peer& from, const wire::KvRegisterReply& mess
   entry.repeat.stop();
   if (message.code == Code::kOk) {
     entry.state = State::kAccepted;
-    entry.coverage = message.coverage;
-    entry.coverage.resize(around_.layout.components.size());
+    auto coverage = std::make_shared<WriterCoverage>(++answers_, message.coverage);
+    coverage->by_component.resize(around_.layout.components.size());
+    entry.coverage = std::move(coverage);
   } else {
     entry.state = State::kRefused;
     entry.refused = around_.now();

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "env/event_loop.h"
+#include "kv/coverage_sums.h"
 #include "kv/repeat.h"
 #include "kv/role.h"
 
@@ -19,9 +21,9 @@ struct Registration {
   enum class State : std::uint8_t { kNone, kAsked, kAccepted, kRefused };
   Peer peer;  ///< the incarnation is set once the peer has answered
   State state = State::kNone;
-  Status refusal;                          ///< kIncompatible: kept apart from the session's health
-  Time refused{};                          ///< when it came
-  std::vector<wire::KvCoverage> coverage;  ///< what it writes, per component of our layout
+  Status refusal;  ///< kIncompatible: kept apart from the session's health
+  Time refused{};  ///< when it came
+  std::shared_ptr<const WriterCoverage> coverage;  ///< what it writes, once accepted
   Repeat repeat;
   std::uint32_t rooms = 0;  ///< live ones that need the peer
   std::uint64_t last_use = 0;
@@ -62,6 +64,7 @@ class Registrations {
   const std::uint64_t number_;
   std::map<std::string, Registration> peers_;
   std::uint64_t uses_ = 0;
+  std::uint64_t answers_ = 0;
   env::ScopedTimer timer_;
 };
 

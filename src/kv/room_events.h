@@ -6,6 +6,7 @@
 #include "base/time.h"
 #include "kvmend/kv.h"
 #include "kvmend/status.h"
+#include "memory/quarantine.h"
 
 namespace kvmend::kv {
 
@@ -25,6 +26,10 @@ class RoomEvents {
   virtual void on_room_done(const RoomDone& done) = 0;
   /// `rooms` live now; `announced`: by decode, waiting for their senders.
   virtual void on_room_counts(KvRole role, std::size_t rooms, std::size_t announced) = 0;
+  /// Rooms that are over and whose pages wait for a proof, now; `full`: new rooms are refused.
+  virtual void on_quarantine(KvRole /*role*/, std::size_t /*rooms*/, std::uint64_t /*pages*/,
+                             bool /*full*/) {}
+  virtual void on_quarantine_released(KvRole /*role*/, memory::Release /*how*/) {}
 };
 
 }  // namespace kvmend::kv

@@ -45,6 +45,16 @@ std::string RoomHandle::announced_by() const {
   return announced_by_;
 }
 
+void RoomHandle::set_aux_fields(std::shared_ptr<const std::vector<std::string>> names) {
+  const MutexLock lock(mutex_);
+  aux_fields_ = std::move(names);
+}
+
+std::vector<std::string> RoomHandle::aux_fields() const {
+  const MutexLock lock(mutex_);
+  return aux_fields_ ? *aux_fields_ : std::vector<std::string>{};
+}
+
 Status RoomHandle::failure() const {
   const MutexLock lock(mutex_);
   return failure_;

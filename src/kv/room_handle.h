@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
@@ -32,6 +34,15 @@ class RoomHandle {
   void add_bytes(std::uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_chunk() { chunks_.fetch_add(1, std::memory_order_relaxed); }
   void add_retries(std::uint64_t n) { retries_.fetch_add(n, std::memory_order_relaxed); }
+  /// The pages stay somebody's beyond the room's end; call before `fail`. Undone by
+  /// `release_pages`.
+  void hold_pages() { held_.store(true, std::memory_order_release); }
+  void release_pages() { held_.store(false, std::memory_order_release); }
+  [[nodiscard]] bool pages_released() const {
+    return is_terminal(status()) && !held_.load(std::memory_order_acquire);
+  }
+  void set_aux_fields(std::shared_ptr<const std::vector<std::string>> names) KVM_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<std::string> aux_fields() const KVM_EXCLUDES(mutex_);
   void set_abort_acknowledged() { acknowledged_.store(true, std::memory_order_release); }
   /// Who announced the pages, and how many tokens it has already.
   void set_announced(std::string session_id, std::uint64_t prefix_tokens) KVM_EXCLUDES(mutex_);
@@ -68,11 +79,13 @@ class RoomHandle {
   std::atomic<std::uint64_t> chunks_{0};
   std::atomic<std::uint64_t> prefix_tokens_{0};
   std::atomic<bool> acknowledged_{false};
+  std::atomic<bool> held_{false};
 
   mutable Mutex mutex_;
   mutable CondVar changed_;
   mutable std::uint32_t waiters_ KVM_GUARDED_BY(mutex_) = 0;
   std::string announced_by_ KVM_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::vector<std::string>> aux_fields_ KVM_GUARDED_BY(mutex_);
   Status failure_ KVM_GUARDED_BY(mutex_);
   Time entered_ KVM_GUARDED_BY(mutex_);  ///< the current status
   std::array<Duration, 5> spent_ KVM_GUARDED_BY(mutex_){};

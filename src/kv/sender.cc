@@ -115,6 +115,10 @@ void KvSender::abort(std::string_view reason) {
   });
 }
 
+bool KvSender::pages_released() const {
+  return handle_->pages_released();
+}
+
 Status KvSender::failure() const {
   return handle_->failure();
 }

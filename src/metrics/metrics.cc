@@ -73,6 +73,10 @@ struct Rooms {
   ByCode ended;
   prometheus::Counter& bytes;
   prometheus::Counter& retries;
+  prometheus::Gauge& quarantined;
+  prometheus::Gauge& quarantined_pages;
+  prometheus::Gauge& quarantine_full;
+  std::array<prometheus::Counter*, 4> released{};
   prometheus::Histogram& wait_seconds;
   prometheus::Histogram& transfer_seconds;
 
@@ -88,6 +92,15 @@ struct Rooms {
                   .Add({{"role", role}})),
         retries(counter(registry, "kvmend_kv_retries_total", "Frames of rooms that were sent again")
                     .Add({{"role", role}})),
+        quarantined(gauge(registry, "kvmend_kv_quarantined_rooms",
+                          "Rooms that are over and whose pages wait for a proof that nobody "
+                          "touches them any more")
+                        .Add({{"role", role}})),
+        quarantined_pages(gauge(registry, "kvmend_kv_quarantined_pages", "KV pages of those rooms")
+                              .Add({{"role", role}})),
+        quarantine_full(gauge(registry, "kvmend_kv_quarantine_full",
+                              "1 while new rooms are refused since too many pages wait: an alarm")
+                            .Add({{"role", role}})),
         wait_seconds(prometheus::BuildHistogram()
                          .Name("kvmend_kv_wait_seconds")
                          .Help("A room's creation to its first byte, or to its end without one")
@@ -99,6 +112,13 @@ struct Rooms {
                              .Register(registry)
                              .Add({{"role", role}}, kTransferSeconds)) {
     static_cast<void>(ended.at(Code::kOk));
+    auto& family = counter(registry, "kvmend_kv_quarantine_released_total",
+                           "Rooms whose pages left the quarantine, by what proved them free "
+                           "(drained, gone, fenced) or that nothing did (unproven)");
+    for (std::size_t how = 0; how < released.size(); ++how)
+      released[how] = &family.Add(
+          {{"role", role},
+           {"proof", std::string(memory::release_name(static_cast<memory::Release>(how)))}});
   }
 
   void done(const kv::RoomDone& room) {
@@ -276,6 +296,25 @@ void Metrics::on_self_suspicion(bool suspected) {
 
 void Metrics::on_room_done(const kv::RoomDone& done) {
   (done.role == KvRole::kPrefill ? handles_->prefill : handles_->decode).done(done);
+}
+
+Quarantined Metrics::quarantined(KvRole role) const {
+  const Rooms& of = role == KvRole::kPrefill ? handles_->prefill : handles_->decode;
+  return {.rooms = static_cast<std::uint64_t>(of.quarantined.Value()),
+          .pages = static_cast<std::uint64_t>(of.quarantined_pages.Value()),
+          .full = of.quarantine_full.Value() > 0};
+}
+
+void Metrics::on_quarantine(KvRole role, std::size_t rooms, std::uint64_t pages, bool full) {
+  Rooms& of = role == KvRole::kPrefill ? handles_->prefill : handles_->decode;
+  of.quarantined.Set(static_cast<double>(rooms));
+  of.quarantined_pages.Set(static_cast<double>(pages));
+  of.quarantine_full.Set(full ? 1 : 0);
+}
+
+void Metrics::on_quarantine_released(KvRole role, memory::Release how) {
+  Rooms& of = role == KvRole::kPrefill ? handles_->prefill : handles_->decode;
+  of.released.at(static_cast<std::size_t>(how))->Increment();
 }
 
 void Metrics::on_room_counts(KvRole role, std::size_t rooms, std::size_t announced) {

@@ -10,6 +10,13 @@
 
 namespace kvmend::metrics {
 
+/// Rooms of a role that are over and whose pages wait for a proof.
+struct Quarantined {
+  std::uint64_t rooms = 0;
+  std::uint64_t pages = 0;
+  bool full = false;  ///< new rooms are refused
+};
+
 /// Counts what sessions and rooms report (loop thread) and writes it out (any thread). The data
 /// path itself isn't touched: byte counts come from `EngineStats` when somebody asks.
 class Metrics final : public session::SessionEvents, public kv::RoomEvents {
@@ -22,6 +29,8 @@ class Metrics final : public session::SessionEvents, public kv::RoomEvents {
   /// The text exposition format, with `stats` and `sessions` as of now. Any thread.
   [[nodiscard]] std::string expose(const EngineStats& stats,
                                    const std::vector<SessionInfo>& sessions);
+  /// Any thread.
+  [[nodiscard]] Quarantined quarantined(KvRole role) const;
 
   void on_recovered(const std::string& session_id, const health::Recovery& recovery) override;
   void on_session_state(const std::string& session_id, health::State from, health::State to,
@@ -35,6 +44,8 @@ class Metrics final : public session::SessionEvents, public kv::RoomEvents {
   void on_self_suspicion(bool suspected) override;
   void on_room_done(const kv::RoomDone& done) override;
   void on_room_counts(KvRole role, std::size_t rooms, std::size_t announced) override;
+  void on_quarantine(KvRole role, std::size_t rooms, std::uint64_t pages, bool full) override;
+  void on_quarantine_released(KvRole role, memory::Release how) override;
 
  private:
   struct Handles;

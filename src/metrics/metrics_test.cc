@@ -89,6 +89,28 @@ TEST(Metrics, O1_RoomsAreCountedByRoleAndResult) {
     EXPECT_THAT(text, HasSubstr(line));
 }
 
+// Pages without a proof are shown, and too many are an alarm (safety rule 3).
+TEST(Metrics, QuarantineIsShownByRole) {
+  Metrics metrics;
+  metrics.on_quarantine(KvRole::kDecode, 3, 40, true);
+  metrics.on_quarantine_released(KvRole::kDecode, memory::Release::kDrained);
+  metrics.on_quarantine_released(KvRole::kDecode, memory::Release::kUnproven);
+  const std::string text = metrics.expose({}, {});
+  for (const char* line : {
+           "kvmend_kv_quarantined_rooms{role=\"decode\"} 3",
+           "kvmend_kv_quarantined_pages{role=\"decode\"} 40",
+           "kvmend_kv_quarantined_pages{role=\"prefill\"} 0",
+           "kvmend_kv_quarantine_full{role=\"decode\"} 1",
+           "kvmend_kv_quarantine_released_total{proof=\"drained\",role=\"decode\"} 1",
+           "kvmend_kv_quarantine_released_total{proof=\"unproven\",role=\"decode\"} 1",
+           "kvmend_kv_quarantine_released_total{proof=\"fenced\",role=\"decode\"} 0",
+       })
+    EXPECT_THAT(text, HasSubstr(line));
+  EXPECT_TRUE(metrics.quarantined(KvRole::kDecode).full);
+  EXPECT_EQ(metrics.quarantined(KvRole::kDecode).pages, 40U);
+  EXPECT_EQ(metrics.quarantined(KvRole::kPrefill).rooms, 0U);
+}
+
 TEST(Metrics, TransfersOfAFailedSessionAreParked) {
   Metrics metrics;
   std::vector<SessionInfo> sessions(2);

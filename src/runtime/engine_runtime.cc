@@ -93,6 +93,7 @@ Status start_admin(const EngineOptions& options, World& world, engine::EngineFac
   };
   sources.sessions = [e = &engine] { return e->sessions(); };
   sources.stats = [e = &engine] { return e->stats(); };
+  sources.quarantined = [m = world.metrics.get()](KvRole role) { return m->quarantined(role); };
   sources.session_id = engine.session_id();
   sources.incarnation = fmt::format("{:016x}", engine.incarnation().value);
   auto server = admin::start_admin(*listen, options.insecure, std::move(sources));
@@ -134,7 +135,7 @@ Result<std::unique_ptr<engine::EngineFacade>> make_engine(const EngineOptions& o
 
 }  // namespace runtime
 
-Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   KVM_ASSIGN_OR_RETURN(auto engine, runtime::make_engine(options));
   return engine;
 }

@@ -140,7 +140,8 @@ struct LaneContext {
   memory::RegionTable& regions;
   memory::GrantTable& grants;
   LaneCounters& counters;
-  PullPort* pulls = nullptr;  ///< where the local transport is available
+  PullPort* pulls = nullptr;          ///< where the local transport is available
+  std::uint64_t stage_below = 2'048;  ///< TcpOptions::stage_below_bytes
 };
 
 /// Makes lanes. One per engine. Loop thread.

@@ -29,8 +29,10 @@ class SliceCopier {
 [[nodiscard]] SliceCopier& host_copier();
 
 /// Whether a payload of so many slices is staged (docs/decisions/0020-staging-in-the-lane.md).
-[[nodiscard]] constexpr bool is_worth_staging(std::uint64_t bytes, std::size_t slices) {
-  return slices >= config::kStageFromSlices && bytes < slices * config::kStageBelowBytes;
+/// `below`: the mean length of slices from which on it isn't.
+[[nodiscard]] constexpr bool is_worth_staging(std::uint64_t bytes, std::size_t slices,
+                                              std::uint64_t below) {
+  return slices >= config::kStageFromSlices && bytes < slices * below;
 }
 
 }  // namespace kvmend::transport

@@ -29,9 +29,12 @@ constexpr auto kComponents = static_cast<std::uint32_t>(kMaxKvComponents);
 
 constexpr auto kShapes = static_cast<std::uint32_t>(kMaxKvShapes);
 constexpr auto kGroups = static_cast<std::uint32_t>(kMaxKvGroups);
+constexpr auto kFields = static_cast<std::uint32_t>(kMaxKvFields);
 
 constexpr std::array kShapeCaps = {
     FieldCap{.field = 5, .max_count = kGroups, .max_bytes = kMaxKvGroups * kVarint32Bytes}};
+constexpr std::array kFieldCaps = {FieldCap{.field = 1, .max_bytes = kMaxKvFieldNameBytes},
+                                   FieldCap{.field = 5, .max_bytes = kMaxKvDtypeBytes}};
 constexpr std::array kComponentCaps = {
     FieldCap{.field = 2, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kFixed64Bytes},
     FieldCap{.field = 3, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
@@ -40,7 +43,8 @@ constexpr std::array kComponentCaps = {
     FieldCap{.field = 7, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
     FieldCap{.field = 8, .max_count = kShapes, .max_bytes = kMaxUpperBytes, .fields = kShapeCaps},
     FieldCap{.field = 9, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
-    FieldCap{.field = 10, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes}};
+    FieldCap{.field = 10, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
+    FieldCap{.field = 12, .max_count = kFields, .max_bytes = kMaxUpperBytes, .fields = kFieldCaps}};
 constexpr std::array kLayoutCaps = {FieldCap{.field = 4, .max_bytes = kMaxKvElementOrderBytes},
                                     FieldCap{.field = 13,
                                              .max_count = kComponents,
@@ -50,7 +54,8 @@ constexpr std::array kRegisterCaps = {
     FieldCap{.field = 2, .max_bytes = kMaxUpperBytes, .fields = kLayoutCaps}};
 constexpr std::array kCoverageCaps = {
     FieldCap{.field = 1, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
-    FieldCap{.field = 2, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes}};
+    FieldCap{.field = 2, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
+    FieldCap{.field = 5, .max_count = kFields, .max_bytes = kMaxKvFields * kVarint32Bytes}};
 constexpr std::array kRegisterReplyCaps = {FieldCap{.field = 3, .max_bytes = kMaxKvReasonBytes},
                                            FieldCap{.field = 4,
                                                     .max_count = kComponents,
@@ -84,7 +89,7 @@ Status check_sorted(const std::vector<std::uint32_t>& list, std::size_t end, con
   if (std::ranges::adjacent_find(list, std::greater_equal<>()) != list.end() ||
       (!list.empty() && list.back() >= end))
     return {Code::kProtocolError, Origin::kPeer,
-            fmt::format("{} buffers that aren't sorted numbers below {}", what, end)};
+            fmt::format("{} that aren't sorted numbers below {}", what, end)};
   return Status::ok();
 }
 
@@ -103,6 +108,21 @@ Result<KvShape> read_shape(const pb::KvShape& from) {
       to.total_columns > kMaxKvColumns || (!to.groups.empty() && sum != to.total_columns))
     return malformed(fmt::format("shape of {} rows, {} of {} columns, {} in groups", to.rows,
                                  to.columns, to.total_columns, sum));
+  return to;
+}
+
+Result<KvField> read_field(const pb::KvField& from, const KvComponent& of) {
+  KvField to{.name = clean_text(from.name(), kMaxKvFieldNameBytes),
+             .buffer = from.buffer(),
+             .offset = from.offset(),
+             .bytes = from.bytes(),
+             .dtype = clean_text(from.dtype(), kMaxKvDtypeBytes),
+             .required = from.required()};
+  const std::uint64_t item =
+      to.buffer < of.regions.size() ? of.item_len[of.item_len.size() == 1 ? 0 : to.buffer] : 0;
+  if (to.name.empty() || to.bytes == 0 || to.offset > item || to.bytes > item - to.offset)
+    return malformed(fmt::format("field \"{}\" of {} bytes from {} in buffer {} of {} bytes",
+                                 to.name, to.bytes, to.offset, to.buffer, item));
   return to;
 }
 
@@ -143,7 +163,12 @@ Result<KvComponent> read_component(const pb::KvComponent& from) {
   for (const std::uint32_t shape : to.shape_of)
     if (shape >= to.shapes.size())
       return malformed(fmt::format("buffer of shape {} among {}", shape, to.shapes.size()));
-  KVM_RETURN_IF_ERROR(check_sorted(to.optional, buffers, "optional"));
+  to.fields_version = from.fields_version();
+  for (const pb::KvField& field : from.fields()) {
+    KVM_ASSIGN_OR_RETURN(KvField value, read_field(field, to));
+    to.fields.push_back(std::move(value));
+  }
+  KVM_RETURN_IF_ERROR(check_sorted(to.optional, buffers, "optional buffers"));
   return to;
 }
 
@@ -201,7 +226,13 @@ Result<KvMessage> read(const pb::KvRegisterReply& from) {
     for (const std::uint32_t ranks : {value.divisor, value.token_ranks})
       if (ranks == 0 || ranks > kMaxKvRanks)
         return malformed(fmt::format("pages shared by {} ranks", ranks));
-    KVM_RETURN_IF_ERROR(check_sorted(value.elided, kMaxKvBuffers, "elided"));
+    value.join = coverage.join();
+    value.split = coverage.split();
+    if (std::min(value.join, value.split) != 1 || std::max(value.join, value.split) > kMaxKvColumns)
+      return malformed(fmt::format("pages {} to {}", value.join, value.split));
+    value.fields.assign(coverage.fields().begin(), coverage.fields().end());
+    KVM_RETURN_IF_ERROR(check_sorted(value.fields, kMaxKvFields, "fields"));
+    KVM_RETURN_IF_ERROR(check_sorted(value.elided, kMaxKvBuffers, "elided buffers"));
   }
   return to;
 }
@@ -276,7 +307,8 @@ Result<KvMessage> read(const pb::KvRoomAbort& from) {
 
 Result<KvMessage> read(const pb::KvRoomAbortAck& from) {
   KVM_ASSIGN_OR_RETURN(const RoomId room, read_room(from.room()));
-  return KvRoomAbortAck{.room = room, .attempt = from.attempt(), .rank = from.rank()};
+  return KvRoomAbortAck{
+      .room = room, .attempt = from.attempt(), .rank = from.rank(), .undrained = from.undrained()};
 }
 
 // ------------------------------------------------------------------------------------ encode
@@ -308,6 +340,17 @@ void write_component(const KvComponent& from, pb::KvComponent& to) {
   to.mutable_shape_of()->Add(from.shape_of.begin(), from.shape_of.end());
   to.mutable_optional()->Add(from.optional.begin(), from.optional.end());
   to.set_memory(from.memory);
+  KVM_CHECK(from.fields.size() <= kMaxKvFields);
+  for (const KvField& field : from.fields) {
+    pb::KvField& value = *to.add_fields();
+    value.set_name(clean_text(field.name, kMaxKvFieldNameBytes));
+    value.set_buffer(field.buffer);
+    value.set_offset(field.offset);
+    value.set_bytes(field.bytes);
+    value.set_dtype(clean_text(field.dtype, kMaxKvDtypeBytes));
+    value.set_required(field.required);
+  }
+  to.set_fields_version(from.fields_version);
 }
 
 void write_layout(const KvLayout& from, pb::KvLayout& to) {
@@ -353,6 +396,9 @@ struct KvWriter {
       value.mutable_elided()->Add(coverage.elided.begin(), coverage.elided.end());
       value.set_divisor(coverage.divisor);
       value.set_token_ranks(coverage.token_ranks);
+      value.mutable_fields()->Add(coverage.fields.begin(), coverage.fields.end());
+      value.set_join(coverage.join);
+      value.set_split(coverage.split);
     }
   }
   void operator()(const KvRoomMetadata& from) const {
@@ -401,6 +447,7 @@ struct KvWriter {
   }
   void operator()(const KvRoomAbortAck& from) const {
     pb::KvRoomAbortAck& to = *message.mutable_abort_ack();
+    to.set_undrained(from.undrained);
     to.set_room(room_number(from.room));
     to.set_attempt(from.attempt);
     to.set_rank(from.rank);

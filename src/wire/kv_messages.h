@@ -23,6 +23,8 @@ inline constexpr std::size_t kMaxKvComponents = 32;
 inline constexpr std::size_t kMaxKvBuffers = 4096;  // per component
 inline constexpr std::size_t kMaxKvShapes = 16;     // per component
 inline constexpr std::size_t kMaxKvGroups = 16;     // per shape
+inline constexpr std::size_t kMaxKvFields = 256;    // per component
+inline constexpr std::size_t kMaxKvFieldNameBytes = 64;
 /// Rises when the same fields come to mean another mapping.
 inline constexpr std::uint32_t kKvLayoutVersion = 1;
 inline constexpr std::uint32_t kMaxKvColumns = 1U << 20;  // of all ranks; rows as well
@@ -49,6 +51,8 @@ struct KvComponent {
   std::vector<std::uint32_t> shape_of;  ///< below shapes.size(): one per buffer, or none (0)
   std::vector<std::uint32_t> optional;  ///< buffers that needn't be written: sorted, unique
   std::uint32_t memory = 0;             ///< MemoryKind
+  std::vector<KvField> fields;          ///< `bytes` isn't 0; each inside its buffer's item
+  std::uint32_t fields_version = 0;
   friend bool operator==(const KvComponent&, const KvComponent&) = default;
 };
 
@@ -78,6 +82,9 @@ struct KvCoverage {
   std::vector<std::uint32_t> elided;  ///< buffers that are empty at prefill: sorted, unique
   std::uint32_t divisor = 1;          ///< that many ranks share the pages among them; at least 1
   std::uint32_t token_ranks = 1;      ///< that many of decode's ranks share a page's tokens
+  std::vector<std::uint32_t> fields;  ///< of decode's, that it brings: sorted, unique
+  std::uint32_t join = 1;             ///< so many of prefill's pages fill one of decode's
+  std::uint32_t split = 1;            ///< one of prefill's pages fills so many of decode's
   friend bool operator==(const KvCoverage&, const KvCoverage&) = default;
 };
 
@@ -142,6 +149,7 @@ struct KvRoomAbortAck {
   RoomId room;
   std::uint32_t attempt = 0;
   std::uint32_t rank = 0;
+  bool undrained = false;  ///< writes of the room that failed may still be under way
   friend bool operator==(const KvRoomAbortAck&, const KvRoomAbortAck&) = default;
 };
 

@@ -36,6 +36,16 @@ KvComponent elided_component() {
           .memory = 1};
 }
 
+KvComponent named_component() {
+  return {.kind = 1,
+          .regions = {{1, 2}, {4, 2}},
+          .item_len = {16, 4},
+          .items = 10,
+          .fields = {{.name = "token", .bytes = 4, .dtype = "int32", .required = true},
+                     {.name = "größe", .buffer = 1, .offset = 2, .bytes = 2}},
+          .fields_version = 7};
+}
+
 TEST(KvMessages, EveryKindComesBackAsItWas) {
   const RoomId room{kMaxRoomId};
   const std::vector<KvMessage> all = {
@@ -54,13 +64,15 @@ TEST(KvMessages, EveryKindComesBackAsItWas) {
                                      .cp_size = 8,
                                      .dcp_rank = 2,
                                      .dcp_size = 3},
-                            .components = {some_component(), elided_component()},
+                            .components = {some_component(), elided_component(), named_component()},
                             .total_kv_heads = 32,
                             .share = 2,
                             .version = kKvLayoutVersion}},
       KvRegisterReply{
           .registration = 3,
-          .coverage = {{.bytes = {512, 0, 64}, .elided = {1}, .divisor = 2, .token_ranks = 4}, {}}},
+          .coverage = {{.bytes = {512, 0, 64}, .elided = {1}, .divisor = 2, .token_ranks = 4},
+                       {},
+                       {.bytes = {6}, .fields = {0, 255}, .split = 4}}},
       KvRegisterReply{
           .registration = 3, .code = Code::kIncompatible, .detail = "head_dim 64 ≠ 128"},
       KvRoomMetadata{.room = room,
@@ -86,6 +98,7 @@ TEST(KvMessages, EveryKindComesBackAsItWas) {
       KvRoomAbort{
           .room = room, .attempt = 1, .code = Code::kPeerRestarted, .reason = "r", .rank = 3},
       KvRoomAbortAck{.room = room, .attempt = 1, .rank = 3},
+      KvRoomAbortAck{.room = room, .attempt = 1, .undrained = true},
   };
   for (const KvMessage& message : all) {
     const auto parsed = parse_kv(bytes_of(encode_kv(message)));
@@ -137,6 +150,24 @@ TEST(KvMessages, RefusesWhatMakesNoSense) {
     return !parse_kv(bytes_of(encode_kv(message)));
   };
   EXPECT_FALSE(component_refused([](auto&) {}));
+  const auto field_refused = [](auto&& change) {
+    KvRegister message{.layout = {.components = {named_component()}}};
+    change(message.layout.components[0].fields);
+    return !parse_kv(bytes_of(encode_kv(message)));
+  };
+  EXPECT_FALSE(field_refused([](auto&) {}));
+  EXPECT_TRUE(field_refused([](auto& f) { f[0].name.clear(); }));
+  EXPECT_TRUE(field_refused([](auto& f) { f[0].bytes = 0; }));
+  EXPECT_TRUE(field_refused([](auto& f) { f[0].bytes = 17; }));
+  EXPECT_TRUE(field_refused([](auto& f) { f[0].offset = 13; }));
+  EXPECT_TRUE(field_refused([](auto& f) { f[0].offset = ~0ULL; }));
+  EXPECT_TRUE(field_refused([](auto& f) { f[0].buffer = 2; }));
+  pb::KvMessage many;
+  for (std::size_t i = 0; i <= kMaxKvFields; ++i)
+    (i == 0 ? many.mutable_register_()->mutable_layout()->add_components()
+            : many.mutable_register_()->mutable_layout()->mutable_components(0))
+        ->add_fields();
+  EXPECT_FALSE(parse_kv(bytes_of(many.SerializeAsString())));
   EXPECT_TRUE(component_refused([](auto& c) { c.regions.clear(); }));
   EXPECT_TRUE(component_refused([](auto& c) { c.regions[0].generation = 0; }));
   EXPECT_TRUE(component_refused([](auto& c) { c.item_len = {1, 2, 3}; }));

@@ -217,7 +217,8 @@ Status LaneReader::start_frame(Bytes header_bytes, Bytes body) {
   if (!status.is_ok() || sink_.closed()) return status;
   payload_left_ = header_.payload_bytes;
   discarding_ = places_.empty();
-  staging_payload_ = sink_.places_stay() && is_worth_staging(payload_left_, places_.size());
+  staging_payload_ =
+      sink_.places_stay() && is_worth_staging(payload_left_, places_.size(), stage_below_);
   return Status::ok();
 }
 

@@ -51,6 +51,8 @@ class LaneReader {
   };
   Outcome pump(env::Stream& stream, std::size_t budget);
 
+  /// Mean length of slices from which on they aren't staged.
+  void set_stage_below(std::uint64_t bytes) { stage_below_ = bytes; }
   /// Stop handing out frames (backpressure) until `resume`: whole frames stay in the buffer.
   void set_paused(bool paused) { paused_ = paused; }
   /// Frames already buffered are handed out without reading. Same outcome as `pump`.
@@ -69,6 +71,7 @@ class LaneReader {
 
   FrameSink& sink_;
   SliceCopier& copier_;
+  std::uint64_t stage_below_ = 2'048;
   std::vector<std::byte> staging_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

@@ -37,6 +37,8 @@ class LaneWriter {
     std::vector<ChunkId> sent;     ///< writes and read requests that have left entirely
   };
 
+  /// Mean length of slices from which on they aren't staged.
+  void set_stage_below(std::uint64_t bytes) { stage_below_ = bytes; }
   /// Control bytes: whole frames, already encoded.
   void queue_urgent(std::vector<std::byte> frames);
   /// A write with its payload, or a read request.
@@ -83,6 +85,7 @@ class LaneWriter {
   void retire_front(Outcome& outcome);
 
   SliceCopier& copier_;
+  std::uint64_t stage_below_ = 2'048;
   std::deque<Frame> frames_;
   std::vector<std::byte> urgent_;
   std::size_t urgent_bytes_ = 0;  // in `urgent_` and in control frames of `frames_`
