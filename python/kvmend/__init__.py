@@ -35,6 +35,7 @@ from .errors import (
     UnavailableError,
     VersionMismatchError,
 )
+from .foreign import ForeignOptions
 from .kv import KVGate, KVManager, KVPoll, KVReceiver, KVSender, KVSource
 from .kv_layout import (
     KVComponent,
@@ -65,6 +66,7 @@ __all__ = [
     "ConnectionResetError",
     "DeadlineExceededError",
     "EngineOptions",
+    "ForeignOptions",
     "IncompatibleError",
     "InternalError",
     "InvalidArgumentError",

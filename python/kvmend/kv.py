@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from . import _kvmend
 from ._kvmend import Gate as KVGate
-from ._kvmend import ManagerStats, RoomMetrics
+from ._kvmend import ForeignStats, ManagerStats, RoomMetrics
 from .engine import TransferEngine
 from .errors import InvalidArgumentError, KvmendError
+from .foreign import Foreign, ForeignEngine, ForeignOptions
 from .kv_layout import KVLayout
 
 __all__ = [
@@ -27,6 +28,10 @@ __all__ = [
 
 #: Page numbers: an array (uint32: taken as it is) or a sequence of ints.
 Pages: TypeAlias = npt.NDArray[np.integer] | Sequence[int]
+
+
+#: Seconds past its room's deadline; far more than a call of Mooncake's takes after its return.
+FOREIGN_UNPROVEN_AFTER = 60.0
 
 
 class KVPoll(enum.IntEnum):
@@ -52,7 +57,7 @@ class KVManager:
 
     def __init__(
         self,
-        engine: TransferEngine,
+        engine: TransferEngine | ForeignEngine,
         role: str,
         layout: KVLayout,
         *,
@@ -62,9 +67,13 @@ class KVManager:
         parked_share_per_session: float = 0.25,
         parked_share: float = 0.5,
         quarantine_share: float = 0.25,
-        quarantine_unproven_after: float = 0.0,
+        quarantine_unproven_after: float | None = None,
+        foreign: ForeignOptions | None = None,
     ) -> None:
         """
+        `engine`: kvmend's, or any object with Mooncake's engine API, Mooncake's own included: then
+        that one moves the pages, with weaker guarantees (docs/integrations-mooncake.md), and
+        `foreign` says how it is used.
         `room_deadline`: seconds until a room has ended, one way or the other.
         `announced_ttl`: seconds that prefill keeps a room which no sender has claimed.
         `checksum`: XXH3-64 over every frame of pages.
@@ -74,7 +83,8 @@ class KVManager:
         `quarantine_share`, `quarantine_unproven_after`: only over engines that can't check grants:
         how much of the KV pool (0 to 1) may wait for the proof that nobody touches it any more
         before new rooms are refused (ResourceExhaustedError), and after how many seconds beyond its
-        deadline a room's pages are given back without one (0: never).
+        deadline a room's pages are given back without one (0: never; None: never, but 60 over a
+        foreign engine).
 
         Raises InvalidArgumentError (the layout or an option; names the value), or what
         registering memory raises.
@@ -90,10 +100,31 @@ class KVManager:
         self.engine = engine
         self.role = role
         self.layout = layout
-        self._manager = _kvmend.Manager(
-            engine._engine, role == "decode", layout, room_deadline, announced_ttl, checksum,
-            parked_share_per_session, parked_share, quarantine_share, quarantine_unproven_after,
-        )
+        self._foreign: Foreign | None = None
+        if isinstance(engine, TransferEngine):
+            if foreign is not None:
+                raise InvalidArgumentError("foreign options are for engines that aren't kvmend's")
+            control = engine
+        else:
+            if checksum:
+                raise InvalidArgumentError("a foreign engine's writes have no checksums")
+            self._foreign = Foreign(engine, layout, foreign or {})
+            control = self._foreign.control
+        self._control = control
+        if quarantine_unproven_after is None:
+            quarantine_unproven_after = FOREIGN_UNPROVEN_AFTER if self._foreign else 0.0
+        try:
+            self._manager = _kvmend.Manager(
+                control._engine, role == "decode", layout, room_deadline, announced_ttl, checksum,
+                parked_share_per_session, parked_share, quarantine_share, quarantine_unproven_after,
+                None if self._foreign is None else self._foreign.calls,
+            )
+        except BaseException:
+            if self._foreign is not None:
+                self._foreign.close()
+            raise
+        if self._foreign is not None:
+            self._foreign.start()
 
     def __enter__(self) -> KVManager:
         return self
@@ -101,9 +132,18 @@ class KVManager:
     def __exit__(self, *_: object) -> None:
         self.teardown()
 
+    @property
+    def session_id(self) -> str:
+        """How peers' managers name this one: of kvmend's engine, also beside a foreign one."""
+        return self._control.session_id
+
     def stats(self) -> ManagerStats:
         """Rooms now, and in total."""
         return self._manager.stats()
+
+    def foreign_stats(self) -> ForeignStats | None:
+        """What was done with a foreign engine; None: the engine is kvmend's."""
+        return None if self._foreign is None else self._foreign.calls.stats()
 
     def teardown(self) -> None:
         """Ends every room with ShuttingDownError and takes the buffers back; the engine goes on.
@@ -111,6 +151,8 @@ class KVManager:
         Idempotent.
         """
         self._manager.teardown()
+        if self._foreign is not None:
+            self._foreign.close()
 
 
 class _Room:

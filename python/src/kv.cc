@@ -2,6 +2,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +11,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "kv_layout.h"
+#include "kvmend/foreign.h"
 #include "kvmend/kv.h"
 
 namespace nb = nanobind;
@@ -149,7 +151,7 @@ void bind_manager(nb::module_& module) {
           [](Manager* self, const EngineHolder& engine, bool decode, nb::handle layout,
              double room_deadline, double announced_ttl, bool checksum,
              double parked_share_per_session, double parked_share, double quarantine_share,
-             double quarantine_unproven_after) {
+             double quarantine_unproven_after, std::shared_ptr<ForeignCalls> foreign) {
             KvLayout parsed = layout_from(layout);
             const KvOptions options{
                 .room_deadline = to_duration(room_deadline),
@@ -161,14 +163,17 @@ void bind_manager(nb::module_& module) {
                 .quarantine_unproven_after = to_duration(quarantine_unproven_after)};
             Engine& under = engine.get();
             auto manager = unlocked([&] {
-              return unwrap(KvManager::create(under, decode ? KvRole::kDecode : KvRole::kPrefill,
-                                              std::move(parsed), options));
+              const KvRole role = decode ? KvRole::kDecode : KvRole::kPrefill;
+              if (foreign)
+                return unwrap(create_foreign_manager(under, std::move(foreign), role,
+                                                     std::move(parsed), options));
+              return unwrap(KvManager::create(under, role, std::move(parsed), options));
             });
             new (self) Manager(std::move(manager));
           },
           "engine"_a, "decode"_a, "layout"_a, "room_deadline"_a, "announced_ttl"_a, "checksum"_a,
           "parked_share_per_session"_a, "parked_share"_a, "quarantine_share"_a,
-          "quarantine_unproven_after"_a, nb::keep_alive<1, 2>())
+          "quarantine_unproven_after"_a, "foreign"_a.none(), nb::keep_alive<1, 2>())
       .def("stats",
            [](const Manager& h) {
              KvManager& manager = h.get();

@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "env/posix/stderr_log.h"
 #include "errors.h"
+#include "foreign.h"
 #include "gil.h"
 #include "kv.h"
 #include "pool.h"
@@ -19,6 +20,7 @@ NB_MODULE(_kvmend, module) {
   env::posix::log_to_stderr("kvmend");
   python::install_translator();
   python::bind_engine(module);
+  python::bind_foreign(module);
   python::bind_kv(module);
   python::bind_bootstrap(module);
   python::bind_pool(module);

@@ -111,7 +111,94 @@ def test_pools_become_components_in_order():
     assert [b[:2] for b in aux.buffer_list] == [(0x20000, 16), (0x21000, 64)]
     assert (mamba.pool, mamba.items, mamba.layer_ids) == (KVPool.MAMBA, 4, [2])
     assert made.layout.rank.tp_rank == 1
+    # Nobody says how this mamba state is divided: it moves between equal sizes only.
     assert made.layout.element_order == "opaque"
+    assert "mamba" in made.opaque
+
+
+
+def plain(**changes):
+    """K and V of two layers, no state."""
+    return kv_args(
+        **{
+            "kv_data_ptrs": [0x1000, 0x2000, 0x3000, 0x4000],
+            "kv_data_lens": [4096] * 4,
+            "kv_item_lens": [512] * 4,
+            "kv_layer_ids": [],
+            "prefill_start_layer": 6,
+            "prefill_end_layer": 8,
+            "num_draft_entries": 0,
+            "state_types": [],
+            **changes,
+        }
+    )
+
+
+def test_tensor_ranks_divide_the_bytes_of_a_token():
+    made = layout_of(plain(), KVRank(tp_rank=1, tp_size=2))
+    (shape,) = made.layout.components[0].shapes
+    assert (shape.rows, shape.columns, shape.total_columns) == (16, 32, 64)
+    assert (made.layout.element_order, made.opaque, made.divided_states) == ("nhd", "", False)
+
+
+def test_of_mla_all_tensor_ranks_hold_the_same():
+    made = layout_of(plain(), KVRank(tp_rank=1, tp_size=2), mla=True)
+    (shape,) = made.layout.components[0].shapes
+    assert shape.total_columns == 0
+    assert made.layout.total_kv_heads == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "mla", "changes", "ids"),
+    [
+        (KVRank(pp_rank=1, pp_size=2), False, {}, [6, 7, 6, 7]),
+        (KVRank(pp_rank=1, pp_size=2), True, {"prefill_end_layer": 10}, [6, 7, 8, 9]),
+        (KVRank(), False, {"prefill_start_layer": None}, [0, 1, 0, 1]),
+        (KVRank(pp_rank=1, pp_size=2), False, {"kv_layer_ids": [1, 2, 1, 2]}, [1, 2, 1, 2]),
+        # Four buffers of one layer each, draft layers, a start that isn't told: positions pair.
+        (KVRank(pp_rank=1, pp_size=2), False, {"prefill_end_layer": 7}, []),
+        (KVRank(), False, {"num_draft_entries": 2}, []),
+        (KVRank(pp_rank=1, pp_size=2), False, {"prefill_start_layer": None}, []),
+    ],
+)
+def test_stages_are_told_apart_by_layer(rank, mla, changes, ids):
+    assert list(layout_of(plain(**changes), rank, mla=mla).layout.components[0].layer_ids) == ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kv_layout": "hnd"}, "hnd"),
+        ({"swa_kv_cache_layout": "vectorized_5d"}, "vectorized_5d"),
+        ({"page_size": 100}, "equal tokens"),
+    ],
+)
+def test_pages_whose_inside_isnt_known_stay_whole(changes, says):
+    made = layout_of(plain(**changes), KVRank(tp_rank=1, tp_size=2))
+    assert says in made.opaque
+    assert made.layout.element_order == "opaque"
+
+
+def test_a_state_is_divided_as_sglang_says():
+    args = plain(
+        state_types=["mamba"],
+        state_data_ptrs=[[0x30000, 0x40000, 0x50000]],
+        state_data_lens=[[960, 640, 80]],
+        state_item_lens=[[96, 64, 8]],
+        state_layer_ids=[[0, 0, 0]],
+        state_dim_per_tensor=[[8, 4, 0]],
+        state_slice_outer_counts=[[3, 1, 1]],
+        state_conv_shard_groups=[[[4, 4, 8], None, None]],
+    )
+    made = layout_of(args, KVRank(tp_rank=1, tp_size=2))
+    state = made.layout.components[2]
+    conv, temporal, replicated = (state.shapes[i] for i in state.shape_of)
+    assert (conv.rows, conv.columns, conv.total_columns) == (3, 8, 16)
+    assert list(conv.groups) == [4, 4, 8]
+    assert (temporal.rows, temporal.columns, temporal.total_columns) == (1, 4, 8)
+    assert replicated.total_columns == 0
+    assert made.divided_states
+    assert not made.opaque
 
 
 def test_state_indices_follow_the_pools_that_are_there():
@@ -183,11 +270,15 @@ def server(**changes):
     )
 
 
-def test_equal_servers_are_paired_and_others_named():
-    assert limits.unequal(server(), server()) is None
-    assert "attention TP" in (limits.unequal(server(attn_tp_size=4), server()) or "")
-    assert "prefill has 2, decode 1" in (limits.unequal(server(pp_size=2), server()) or "")
-    assert "split" in (limits.unequal(server(enable_dsa_cache_layer_split=True), server()) or "")
+def test_what_cant_be_paired_is_named():
+    assert limits.unequal(server(), server(), "") is None
+    assert limits.unequal(server(), server(), "its inside isn't known") is None
+    assert limits.unequal(server(attn_tp_size=4), server(), "") is None
+    assert limits.unequal(server(pp_size=2), server(), "") is None
+    said = limits.unequal(server(attn_tp_size=4), server(), "its inside isn't known") or ""
+    assert "TP is 4 at prefill and 2 at decode, but its inside isn't known" in said
+    said = limits.unequal(server(enable_dsa_cache_layer_split=True), server(), "") or ""
+    assert "split" in said
 
 
 # --------------------------------------------------------------------------------------- plugin

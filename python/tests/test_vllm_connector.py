@@ -197,7 +197,7 @@ def test_the_class_is_complete_and_refuses_what_it_cannot_do() -> None:
     with pytest.raises(ValueError, match="there is no 'lease'"):
         connector(config("kv_both", lease=1), KVConnectorRole.SCHEDULER, CACHE)
     two = SimpleNamespace(num_blocks=1, kv_cache_groups=[1, 2])
-    with pytest.raises(ValueError, match="one KV cache group"):
+    with pytest.raises(ValueError, match="disable-hybrid-kv-cache-manager"):
         connector(config("kv_both"), KVConnectorRole.SCHEDULER, two)
 
 

@@ -112,5 +112,9 @@ inline constexpr auto kKvAbortRepeatFor = 30s;       // an abort that nobody ack
 inline constexpr auto kKvAskRefusedAgain = 5s;       // a layout that couldn't be mapped
 inline constexpr auto kKvReasonGrace = 250ms;        // a refused write: decode's reason is near
 inline constexpr std::size_t kMaxCoverages = 1'024;  // sets of prefill engines, summed up
+inline constexpr std::uint32_t kForeignCallsPerSession = 2;  // of a foreign engine, at a time
+inline constexpr std::size_t kForeignSlicesPerCall = 1'024;  // Mooncake fails beyond 2,048
+inline constexpr std::uint64_t kForeignBytesPerCall = 64U << 20U;
+inline constexpr int kForeignProbeThrew = -1'000;  // stands for the code of a probe that threw
 
 }  // namespace kvmend::config

@@ -90,6 +90,11 @@ class EnginePort {
 
   /// What the ends of grants and of writes prove here. Never changes.
   [[nodiscard]] virtual memory::LandingRules landing() const { return {}; }
+  /// Whether nothing of the writes that have failed under `grant` of the process `target` goes on:
+  /// a port may know more than its rules say.
+  [[nodiscard]] virtual bool rests(Incarnation /*target*/, GrantId /*grant*/) const {
+    return landing().failed_writes_rest;
+  }
   /// Makes sure that nothing which `peer` has begun lands here, nor anything it begins later under
   /// a grant issued before, and that nothing we have begun reads or writes any more: by destroying
   /// this side's endpoint (the peer makes a new one). `done` runs later, on the loop thread, when
@@ -135,6 +140,12 @@ class EnginePort {
   /// Whom to report rooms to; null: nobody.
   [[nodiscard]] virtual RoomEvents* room_events() { return nullptr; }
 
+  /// Where peers' engines reach the one that moves the pages, if that isn't kvmend's; else "".
+  /// Managers with one and managers without refuse each other.
+  [[nodiscard]] virtual std::string_view data_session() const { return {}; }
+  /// The `data_session` of the peer's process, which is about to register.
+  virtual void on_data_session(const Address& /*peer*/, Incarnation /*incarnation*/,
+                               const std::string& /*data_session*/) {}
   /// Who answered last at the peer's address, on a connection of ours; unset when nobody has.
   [[nodiscard]] virtual Incarnation proven_incarnation(const Address& /*peer*/) const { return {}; }
   /// A process has registered its layout here in the peer's name: a reason to ask who answers

@@ -1,5 +1,7 @@
 #include "kv/peer_layouts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,23 @@
 #include "kv/layout.h"
 
 namespace kvmend::kv {
+namespace {
+
+/// Pages are moved by the same kind of engine on both sides.
+Status check_data_engines(const std::string& here, const std::string& there) {
+  if (here.empty() == there.empty()) return {};
+  const auto name = [](const std::string& session) {
+    return session.empty() ? std::string("kvmend's own engine")
+                           : fmt::format("a foreign engine ({})", session);
+  };
+  return {
+      Code::kIncompatible, Origin::kCaller,
+      fmt::format("prefill's manager moves pages by {}, decode's by {}: make both with the same "
+                  "kind of engine",
+                  name(here), name(there))};
+}
+
+}  // namespace
 
 void PeerLayouts::make_room() {
   if (peers_.size() < config::kMaxKvPeers) return;
@@ -31,7 +50,8 @@ const PeerLayout* PeerLayouts::add(const Peer& from, const wire::KvRegister& mes
   entry.peer = from;
   entry.registration = message.registration;
   entry.plan.reset();
-  entry.verdict = check_remote(message.layout);
+  entry.verdict = check_data_engines(data_session_, message.data_session);
+  if (entry.verdict.is_ok()) entry.verdict = check_remote(message.layout);
   if (entry.verdict.is_ok()) {
     auto plan = TransferPlan::prepare(here_, message.layout);
     if (plan) {

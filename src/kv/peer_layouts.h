@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "kv/plan.h"
 #include "kv/role.h"
@@ -24,7 +25,9 @@ struct PeerLayout {
 
 class PeerLayouts {
  public:
-  PeerLayouts(const KvLayout& here, Counters& counters) : here_(here), counters_(counters) {}
+  /// `data_session`: of our foreign engine, or "" (EnginePort::data_session).
+  PeerLayouts(const KvLayout& here, std::string data_session, Counters& counters)
+      : here_(here), data_session_(std::move(data_session)), counters_(counters) {}
 
   /// Takes a registration (the same one twice is harmless) and returns it with its verdict;
   /// nullptr when it comes from a process that another one has replaced there. Beyond
@@ -46,6 +49,7 @@ class PeerLayouts {
   void make_room();
 
   const KvLayout& here_;
+  const std::string data_session_;
   Counters& counters_;
   std::map<std::string, PeerLayout> peers_;
   std::uint64_t uses_ = 0;

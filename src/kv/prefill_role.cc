@@ -46,7 +46,7 @@ Status check_metadata(const wire::KvRoomMetadata& metadata, const TransferPlan& 
 
 PrefillRole::PrefillRole(const Surroundings& around)
     : around_(around),
-      peers_(around.layout, around.counters),
+      peers_(around.layout, std::string(around.port.data_session()), around.counters),
       announced_(around.counters),
       notices_(around),
       holds_(around, KvRole::kPrefill),
@@ -175,6 +175,7 @@ void PrefillRole::register_peer(const Peer& from, const wire::KvRegister& messag
     if (known.is_set() && known != from.incarnation)
       on_peer_incarnation(from.session_id, from.incarnation);
     if (fresh) holds_.on_registered_anew(from.session_id);
+    around_.port.on_data_session(from.address, from.incarnation, message.data_session);
     around_.port.on_peer_registered(from.address, from.incarnation);
     verdict = entry->verdict;
   }

@@ -327,7 +327,8 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
 }
 
 void PrefillRoom::note_drained(Destination& to, const Status& result) const {
-  if (!result.is_ok() && !around_.port.landing().failed_writes_rest) to.undrained = true;
+  if (!result.is_ok() && !around_.port.rests(to.to.peer.incarnation, to.to.metadata.grant))
+    to.undrained = true;
 }
 
 void PrefillRoom::send_done_if_complete(Destination& to) {

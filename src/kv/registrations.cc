@@ -59,7 +59,9 @@ void Registrations::ask(Registration& entry) {
   // Whoever answers there is right: the reply tells the incarnation.
   static_cast<void>(
       around_.send({entry.peer.session_id, entry.peer.address, {}},
-                   wire::KvRegister{.registration = number_, .layout = around_.described}));
+                   wire::KvRegister{.registration = number_,
+                                    .layout = around_.described,
+                                    .data_session = std::string(around_.port.data_session())}));
 }
 
 void Registrations::lose(Registration& entry) {
@@ -137,7 +139,9 @@ void Registrations::on_timer() {
     ++around_.counters.messages_repeated;
     static_cast<void>(
         around_.send({entry.peer.session_id, entry.peer.address, {}},
-                     wire::KvRegister{.registration = number_, .layout = around_.described}));
+                     wire::KvRegister{.registration = number_,
+                                      .layout = around_.described,
+                                      .data_session = std::string(around_.port.data_session())}));
   }
   arm();
 }

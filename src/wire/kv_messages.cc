@@ -51,7 +51,8 @@ constexpr std::array kLayoutCaps = {FieldCap{.field = 4, .max_bytes = kMaxKvElem
                                              .max_bytes = kMaxUpperBytes,
                                              .fields = kComponentCaps}};
 constexpr std::array kRegisterCaps = {
-    FieldCap{.field = 2, .max_bytes = kMaxUpperBytes, .fields = kLayoutCaps}};
+    FieldCap{.field = 2, .max_bytes = kMaxUpperBytes, .fields = kLayoutCaps},
+    FieldCap{.field = 3, .max_bytes = kMaxKvDataSessionBytes}};
 constexpr std::array kCoverageCaps = {
     FieldCap{.field = 1, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint64Bytes},
     FieldCap{.field = 2, .max_count = kBuffers, .max_bytes = kMaxKvBuffers * kVarint32Bytes},
@@ -210,7 +211,9 @@ Result<KvLayout> read_layout(const pb::KvLayout& from) {
 
 Result<KvMessage> read(const pb::KvRegister& from) {
   KVM_ASSIGN_OR_RETURN(KvLayout layout, read_layout(from.layout()));
-  return KvRegister{.registration = from.registration(), .layout = std::move(layout)};
+  return KvRegister{.registration = from.registration(),
+                    .layout = std::move(layout),
+                    .data_session = clean_text(from.data_session(), kMaxKvDataSessionBytes)};
 }
 
 Result<KvMessage> read(const pb::KvRegisterReply& from) {
@@ -383,6 +386,7 @@ struct KvWriter {
     pb::KvRegister& to = *message.mutable_register_();
     to.set_registration(from.registration);
     write_layout(from.layout, *to.mutable_layout());
+    to.set_data_session(clean_text(from.data_session, kMaxKvDataSessionBytes));
   }
   void operator()(const KvRegisterReply& from) const {
     pb::KvRegisterReply& to = *message.mutable_register_reply();

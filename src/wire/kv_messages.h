@@ -34,6 +34,7 @@ inline constexpr std::size_t kMaxKvPages =
 inline constexpr std::size_t kMaxKvDtypeBytes = 32;
 inline constexpr std::size_t kMaxKvElementOrderBytes = 16;
 inline constexpr std::size_t kMaxKvReasonBytes = 512;
+inline constexpr std::size_t kMaxKvDataSessionBytes = 256;
 inline constexpr std::uint32_t kMaxKvDestinations = 256;  // decode engines of one room and writer
 inline constexpr std::chrono::milliseconds kMaxKvGrantLifetime = std::chrono::hours{24 * 7};
 inline constexpr std::uint32_t kMaxRoomStatus = 4;
@@ -73,6 +74,8 @@ struct KvLayout {
 struct KvRegister {
   std::uint64_t registration = 0;
   KvLayout layout;
+  std::string
+      data_session;  ///< of the foreign engine that moves the pages; "": kvmend's moves them
   friend bool operator==(const KvRegister&, const KvRegister&) = default;
 };
 

@@ -67,7 +67,8 @@ TEST(KvMessages, EveryKindComesBackAsItWas) {
                             .components = {some_component(), elided_component(), named_component()},
                             .total_kv_heads = 32,
                             .share = 2,
-                            .version = kKvLayoutVersion}},
+                            .version = kKvLayoutVersion},
+                 .data_session = "10.0.0.5:15002"},
       KvRegisterReply{
           .registration = 3,
           .coverage = {{.bytes = {512, 0, 64}, .elided = {1}, .divisor = 2, .token_ranks = 4},

@@ -30,4 +30,6 @@ export PYTHONPATH="$ROOT/build/release/python"
 "$VENV/bin/python" tools/dev/sglang_lifecycle.py "$work"
 "$VENV/bin/python" tools/dev/sglang_mixed.py "$work"
 "$VENV/bin/python" tools/dev/sglang_aborts.py "$work"
+"$VENV/bin/python" tools/dev/sglang_unequal.py "$work"
+"$VENV/bin/python" tools/dev/foreign_mooncake.py
 exec "$VENV/bin/python" tools/dev/sglang_cases.py "$work" "$@"

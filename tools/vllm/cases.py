@@ -67,9 +67,9 @@ class Lab:
         kv = connector("kv_producer", lease_seconds=LEASE, **self.settings)
         return Instance(f"prefill-{self.count}", self.home, kv, *options)
 
-    def start_decode(self, *options: str) -> Instance:
+    def start_decode(self, *options: str, policy: str = "recompute") -> Instance:
         self.count += 1
-        kv = connector("kv_consumer", load_deadline_seconds=DEADLINE, **self.settings)
+        kv = connector("kv_consumer", policy, load_deadline_seconds=DEADLINE, **self.settings)
         return Instance(f"decode-{self.count}", self.home, kv, *options)
 
     def right(self, name: str, answer: Answer, within: float = COMPUTE) -> None:
@@ -269,6 +269,26 @@ def orphan(lab: Lab) -> None:
     lab.counted(before, loads=1)
 
 
+def failing(lab: Lab) -> None:
+    """A decode with vLLM's own policy: what can't be loaded is an HTTP 500, soon; others go on."""
+    decoding = lab.d
+    lab.d = lab.start_decode(policy="fail").wait()
+    try:
+        reply = prefill(lab.p.url, PROMPTS["late"])
+        lab.right("late", decode(lab.d.url, PROMPTS["late"], reply))
+        reply = prefill(lab.p.url, PROMPTS["reuse 0"])
+        time.sleep(LEASE + 0.5)
+        refused = decode(lab.d.url, PROMPTS["reuse 0"], reply)
+        check(refused.status == 500, f"HTTP {refused.status} for a lease that is over")
+        lab.report["seconds, HTTP 500"] = round(refused.seconds, 2)
+        check(refused.seconds < DEADLINE, f"the refusal took {refused.seconds:.1f} s")
+        lab.right("reuse 1", both(lab, "reuse 1"))
+        check(lab.d.alive, "it has died")
+    finally:
+        lab.d.kill()
+        lab.d = decoding
+
+
 def fresh(lab: Lab, name: str) -> str:
     """Decode forgets its prefix cache, so that `name` has to be loaded."""
     client.reset_prefix_cache(lab.d.url)
@@ -289,7 +309,9 @@ def tensor_parallel(lab: Lab) -> None:
         lab.released(LEASE / 2)
 
 
-CASES = (equal, idle, shared_prefix, late, at_once, blip, stopped, abandoned, killed, orphan)
+CASES = (
+    equal, idle, shared_prefix, late, at_once, blip, stopped, abandoned, killed, orphan, failing,
+)  # fmt: skip
 
 
 def main() -> int:

@@ -1,4 +1,10 @@
-"""SGLang's KVArgs as the layout of kvmend's KV manager. Needs no SGLang: it reads attributes."""
+"""SGLang's KVArgs as the layout of kvmend's KV manager. Needs no SGLang: it reads attributes.
+
+Decode's KVArgs don't say how many heads a page has. So a page is told as tokens x bytes of one
+token: tensor ranks divide those bytes, wherever the heads begin. That holds unless heads are
+replicated (more tensor ranks than KV heads); then the bytes of all ranks don't add up to the same on
+both sides, and unequal sizes are refused.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..kv_layout import KVComponent, KVLayout, KVPool, KVRank
+from ..kv_layout import KVComponent, KVLayout, KVPool, KVRank, KVShape
 
 __all__ = ["Layout", "layout_of"]
 
@@ -17,6 +23,8 @@ class Layout(NamedTuple):
 
     layout: KVLayout
     state_slots: tuple[int, ...]  # positions in KVArgs.state_types, in layout order
+    divided_states: bool  # tensor ranks hold parts of a state, also where they share the KV cache
+    opaque: str  # why pages can't be divided among tensor ranks; "" if they can
 
     def states(self, indices: Sequence[Any] | None) -> list[list[int]]:
         """Page numbers of each state pool in the layout, from SGLang's list (None: nothing)."""
@@ -26,15 +34,21 @@ class Layout(NamedTuple):
         return [[] if one is None else np.asarray(one).ravel().tolist() for one in given]
 
 
-def layout_of(args: Any, rank: KVRank) -> Layout:
-    """Raises ValueError for pools that can't be moved page by page; it says which and why."""
+def layout_of(args: Any, rank: KVRank, *, mla: bool = False) -> Layout:
+    """`mla`: all tensor ranks hold the same KV cache.
+
+    Raises ValueError for pools that can't be moved page by page; it says which and why.
+    """
+    opaque = "" if mla else _why_opaque(args)
+    kv_ids = args.kv_layer_ids or _layer_ids(args, rank, mla)
     kv = _component(
         KVPool.KV,
         args.kv_data_ptrs,
         args.kv_data_lens,
         args.kv_item_lens,
-        args.kv_layer_ids,
+        kv_ids,
         args.kv_cache_dtype_str or "",
+        [_page(args, n, rank, divided=not mla and not opaque) for n in args.kv_item_lens],
     )
     if kv is None:
         raise ValueError(
@@ -46,6 +60,7 @@ def layout_of(args: Any, rank: KVRank) -> Layout:
     if aux is not None:
         components.append(aux)
     slots = []
+    divided = False
     for slot, kind in enumerate(args.state_types):
         name = str(getattr(kind, "value", kind))
         if name == "dsa_tail":
@@ -57,28 +72,102 @@ def layout_of(args: Any, rank: KVRank) -> Layout:
             pool = KVPool[name.upper()]
         except KeyError:
             raise ValueError(f"the kvmend backend doesn't know state of kind {name!r}") from None
-        layer_ids = args.state_layer_ids[slot] if slot < len(args.state_layer_ids) else []
+        shapes, why = _state_shapes(args, slot, name, rank, mla=mla, opaque=bool(opaque))
         state = _component(
             pool,
             args.state_data_ptrs[slot],
             args.state_data_lens[slot],
             args.state_item_lens[slot],
-            layer_ids,
+            _entry(args.state_layer_ids, slot),
             "",
+            shapes,
         )
         if state is not None:
             components.append(state)
             slots.append(slot)
+            divided |= any(shape.total_columns for shape in state.shapes)
+            opaque = opaque or why
     layout = KVLayout(
         components=components,
         page_tokens=args.page_size,
-        # KVArgs doesn't say how heads and elements lie in a page: pages move as they are.
-        kv_heads=1,
-        head_dim=kv.buffer_list[0][1] // args.page_size,
-        element_order="opaque",
+        kv_heads=1 if mla else 0,
+        total_kv_heads=1 if mla else 0,
+        head_dim=0,
+        element_order="opaque" if opaque else "nhd",
         rank=rank,
     )
-    return Layout(layout, tuple(slots))
+    return Layout(layout, tuple(slots), divided, opaque)
+
+
+def _why_opaque(args: Any) -> str:
+    """Pages whose inside isn't [token][head][element], as far as KVArgs tell."""
+    order = getattr(args, "kv_layout", None) or getattr(args, "swa_kv_cache_layout", None)
+    if order not in (None, "nhd"):
+        return f"the KV cache's layout is {order}"
+    if any(length % args.page_size for length in args.kv_item_lens):
+        return f"pages of {sorted(set(args.kv_item_lens))} bytes aren't {args.page_size} equal tokens"
+    return ""
+
+
+def _page(args: Any, length: int, rank: KVRank, *, divided: bool) -> KVShape:
+    """A page of the KV cache: tokens x bytes of a token."""
+    if not divided:
+        return KVShape()
+    columns = length // args.page_size
+    return KVShape(
+        rows=args.page_size, columns=columns, total_columns=columns * rank.tp_size
+    )
+
+
+def _layer_ids(args: Any, rank: KVRank, mla: bool) -> list[int]:
+    """SGLang leaves them out for plain pools, where a pipeline stage's layers follow each other: all
+    K and then all V, or MLA's. Draft layers behind them: none, as the last stage alone has those."""
+    entries = len(args.kv_data_ptrs)
+    start = getattr(args, "prefill_start_layer", None) or 0
+    halves = 1 if mla else 2
+    end = getattr(args, "prefill_end_layer", None)
+    if getattr(args, "num_draft_entries", 0) or entries % halves or (rank.pp_rank and not start):
+        return []
+    if rank.pp_size > 1 and end != start + entries // halves:
+        return []  # not one K and one V, or one page of both, per layer
+    return list(range(start, start + entries // halves)) * halves
+
+
+def _state_shapes(
+    args: Any, slot: int, name: str, rank: KVRank, *, mla: bool, opaque: bool
+) -> tuple[list[KVShape], str]:
+    """The inside of each tensor's items, and why they can't be divided ("": they can)."""
+    lengths = args.state_item_lens[slot]
+    whole = [KVShape()] * len(lengths)
+    if name in ("swa", "block_scale", "block_scale_swa") and not mla:
+        if opaque or any(length % args.page_size for length in lengths):
+            return whole, f"{name} state isn't pages of equal tokens"
+        return [_page(args, n, rank, divided=True) for n in lengths], ""
+    if name != "mamba":
+        return whole, ""  # what every tensor rank has as a whole
+    dims = _entry(getattr(args, "state_dim_per_tensor", None), slot)
+    if len(dims) != len(lengths):
+        return whole, "KVArgs don't say how mamba state is divided"
+    rows = _entry(getattr(args, "state_slice_outer_counts", None), slot)
+    groups = _entry(getattr(args, "state_conv_shard_groups", None), slot)
+    shapes = []
+    for i, dim in enumerate(dims):
+        total = dim * rank.tp_size
+        blocks = groups[i] if i < len(groups) else None
+        shapes.append(
+            KVShape(
+                rows=rows[i] if i < len(rows) and dim else 1,
+                columns=max(dim, 1),
+                total_columns=total,
+                groups=blocks if blocks and sum(blocks) == total else (),
+            )
+        )
+    return shapes, ""
+
+
+def _entry(lists: Any, slot: int) -> Any:
+    """KVArgs' lists of lists may be shorter than the list of states."""
+    return (lists[slot] or []) if lists and slot < len(lists) else []
 
 
 def _component(
@@ -88,17 +177,27 @@ def _component(
     item_lens: Sequence[int],
     layer_ids: Sequence[int] | None,
     dtype: str,
+    shapes: Sequence[KVShape] = (),
 ) -> KVComponent | None:
-    """None when there is nothing in it: SGLang lists layers without a pool with 0 bytes."""
+    """None when there is nothing in it: SGLang lists layers without a pool with 0 bytes.
+
+    `shapes`: of every buffer, or none.
+    """
     keep = [i for i, length in enumerate(lengths) if length > 0 and item_lens[i] > 0]
     if not keep:
         return None
     ids = list(layer_ids or [])
     usable = len(ids) == len(lengths) and all(one >= 0 for one in ids)
+    distinct: list[KVShape] = []
+    for i in keep if shapes else ():
+        if shapes[i] not in distinct:
+            distinct.append(shapes[i])
     return KVComponent(
         buffers=[(int(addresses[i]), int(lengths[i])) for i in keep],
         item_len=[int(item_lens[i]) for i in keep],
         pool=pool,
         dtype=dtype,
         layer_ids=[int(ids[i]) for i in keep] if usable else (),
+        shapes=distinct,
+        shape_of=[distinct.index(shapes[i]) for i in keep] if len(distinct) > 1 else (),
     )

@@ -52,17 +52,14 @@ def check_configuration(
         raise ValueError(f"the kvmend backend doesn't offer this: {reason}; {OTHERWISE}")
 
 
-def unequal(prefill: Any, decode: Any) -> str | None:
-    """Why these two can't be paired, or None. `prefill`: PrefillServerInfo; `decode`: manager."""
-    for what, there, here in (
-        ("attention TP", prefill.attn_tp_size, decode.attn_tp_size),
-        ("PP", prefill.pp_size, decode.pp_size),
-    ):
-        if there != here:
-            return (
-                f"the kvmend backend pairs equal {what} sizes only so far: prefill has {there}, "
-                f"decode {here}; {OTHERWISE}"
-            )
+def unequal(prefill: Any, decode: Any, opaque: str) -> str | None:
+    """Why these two can't be paired, or None. `prefill`: PrefillServerInfo; `decode`: manager;
+    `opaque`: why decode's pages can't be divided among tensor ranks, or ""."""
     if prefill.enable_kv_cache_sharding or prefill.enable_dsa_cache_layer_split:
         return f"the kvmend backend doesn't take KV split over prefill ranks; {OTHERWISE}"
+    if opaque and prefill.attn_tp_size != decode.attn_tp_size:
+        return (
+            f"attention TP is {prefill.attn_tp_size} at prefill and {decode.attn_tp_size} at decode, "
+            f"but {opaque}: the kvmend backend needs equal sizes here; {OTHERWISE}"
+        )
     return None

@@ -113,8 +113,10 @@ class KvmendKVManager(CommonKVManager):
             pp_rank=self.pp_rank,
             pp_size=self.pp_size,
         )
-        self._layout = layout_of(self.kv_args, rank)
-        self._kv_replica_factor = 1  # one decode rank per prefill rank
+        mla = bool(self.is_mla_backend or self.is_hybrid_mla_backend)
+        self._layout = layout_of(self.kv_args, rank, mla=mla)
+        if self._kv_replica_factor is None:
+            self._kv_replica_factor = 1  # until SGLang asks with the room's destinations
         self.local_ip, self.rank_port = names.split(self.engine.session_id)
         settings = self._settings
         # A room of prefill also waits for its turn to be computed: decode's deadline ends it.
@@ -135,6 +137,11 @@ class KvmendKVManager(CommonKVManager):
     def states(self, indices: Sequence[Any] | None) -> list[list[int]]:
         """SGLang's state indices in the order of the layout."""
         return self._layout.states(indices)
+
+    @property
+    def divided_states(self) -> bool:
+        """Tensor ranks hold parts of some state: each has something to send."""
+        return self._layout.divided_states
 
     def register_buffer_to_engine(self) -> None:
         """Takes the pools (again)."""
@@ -185,7 +192,7 @@ class KvmendKVManager(CommonKVManager):
         try:
             if super().try_ensure_parallel_info(ours):
                 info = self.prefill_info_table.pop(ours)
-                reason = unequal(info, self)
+                reason = unequal(info, self, self._layout.opaque)
             elif is_stock(bootstrap_addr):
                 reason = STOCK_PREFILL.format(bootstrap_addr)
             else:

@@ -67,9 +67,17 @@ class KvmendKVReceiver(CommonKVReceiver):
             return
         if destination != KVTransferDestination.DEVICE or device_kv_indices is not None:
             raise NotImplementedError("the kvmend backend doesn't offer host KV destinations")
-        sessions = [names.join(i["rank_ip"], i["rank_port"]) for i in self.bootstrap_infos]
+        # Of ranks with the same KV cache one sends; the others only have to know of the room.
+        sources = [
+            kv.KVSource(
+                names.join(info["rank_ip"], info["rank_port"]),
+                self.required_dst_info_num,
+                bool(info.get("is_dummy")) and not self.kv_mgr.divided_states,
+            )
+            for info in self.bootstrap_infos
+        ]
         try:
-            end = kv.KVReceiver(self.kv_mgr.open_manager(), sessions, self.bootstrap_room)
+            end = kv.KVReceiver(self.kv_mgr.open_manager(), sources, self.bootstrap_room)
             self.kv_mgr.attach(self.bootstrap_room, end)
             end.send_metadata(
                 kv_indices, aux_index, self.kv_mgr.states(state_indices), decode_prefix_len or 0

@@ -54,8 +54,12 @@ class KvmendConnector(KVConnectorBase_V1):
         ):
             if getattr(parallel, name, 1) > 1:
                 raise ValueError(f"KvmendConnector doesn't support {name} > 1")
-        if len(kv_cache_config.kv_cache_groups) > 1:
-            raise ValueError("KvmendConnector supports models with one KV cache group only")
+        if (groups := len(kv_cache_config.kv_cache_groups)) > 1:
+            raise ValueError(
+                f"KvmendConnector moves one KV cache group, and this model has {groups}: start vLLM "
+                "with --disable-hybrid-kv-cache-manager (sliding-window layers then cache every "
+                "token); models with state layers (Mamba) can't be served"
+            )
         self._tp_size: int = parallel.tensor_parallel_size
         self._block_tokens: int = vllm_config.cache_config.block_size
         self._scheduler: SchedulerSide | None = None
