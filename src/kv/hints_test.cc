@@ -48,6 +48,31 @@ TEST_F(Hints, ARegistrationInAPeersNameEndsNoRoom) {
   EXPECT_EQ(prefill->engine.messages_sent, answers + 1) << "the registration is answered";
 }
 
+// Decode repeats its registration until it is answered. Each repetition would lift prefill's
+// blacklist of a session that can't be reached. (kvmend-sim --scenario kv_storm --seed 553)
+TEST_F(Hints, ARepeatedRegistrationIsNoNews) {
+  std::optional<wire::KvRegister> registration;
+  net.lost = [&](const std::string&, const wire::KvMessage& message) {
+    if (const auto* one = std::get_if<wire::KvRegister>(&message)) registration = *one;
+    return false;
+  };
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  net.loop.settle();
+  ASSERT_TRUE(registration);
+  const std::size_t told = prefill->engine.registered.size();
+  EXPECT_EQ(told, 1U);
+  const std::uint64_t answers = prefill->engine.messages_sent;
+  net.inject(decode->engine, prefill->engine, *registration);
+  net.loop.settle();
+  EXPECT_EQ(prefill->engine.messages_sent, answers + 1) << "it is answered again";
+  EXPECT_EQ(prefill->engine.registered.size(), told);
+  ++registration->registration;  // a manager of its own in the same process
+  net.inject(decode->engine, prefill->engine, *registration);
+  net.loop.settle();
+  EXPECT_EQ(prefill->engine.registered.size(), told + 1);
+}
+
 // What waits in the outbox of a peer that takes nothing is replaced by its repetition.
 TEST_F(Hints, ARepeatedRoomMessageSaysThatItIsOne) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);

@@ -174,9 +174,13 @@ void PrefillRole::register_peer(const Peer& from, const wire::KvRegister& messag
   if (entry != nullptr) {
     if (known.is_set() && known != from.incarnation)
       on_peer_incarnation(from.session_id, from.incarnation);
-    if (fresh) holds_.on_registered_anew(from.session_id);
     around_.port.on_data_session(from.address, from.incarnation, message.data_session);
-    around_.port.on_peer_registered(from.address, from.incarnation);
+    // Decode repeats itself until it is answered: only the first time is news. A session that fails
+    // would be trusted again by every repetition (kvmend-sim --scenario kv_storm --seed 553).
+    if (fresh) {
+      holds_.on_registered_anew(from.session_id);
+      around_.port.on_peer_registered(from.address, from.incarnation);
+    }
     verdict = entry->verdict;
   }
   wire::KvRegisterReply reply{.registration = message.registration, .code = verdict.code()};
