@@ -20,6 +20,9 @@ namespace {
 
 constexpr std::size_t kMaxTableBacklog = 64U << 10U;
 constexpr auto kTablePoll = std::chrono::milliseconds(20);
+// So far one epoch may be above the last: initiators count up by one from what they know or are
+// told.
+constexpr std::uint64_t kMaxEpochStep = 1ULL << 32U;
 
 }  // namespace
 
@@ -135,6 +138,11 @@ void Acceptor::open_epoch(Lane& lane, const wire::Hello& hello, wire::HelloAck a
   if (hello.epoch.value <= peer->max_epoch && !KVM_SABOTAGE(old_hello_accepted))
     return reject(lane, Code::kStaleEpoch,
                   fmt::format("epoch {} is not above {}", hello.epoch.value, peer->max_epoch),
+                  peer->max_epoch);
+  // Whoever speaks in an initiator's name disturbs it once, but can't use up its numbers.
+  if (hello.epoch.value > peer->max_epoch && hello.epoch.value - peer->max_epoch > kMaxEpochStep)
+    return reject(lane, Code::kStaleEpoch,
+                  fmt::format("epoch {} is too far above {}", hello.epoch.value, peer->max_epoch),
                   peer->max_epoch);
   if (KVM_SABOTAGE(no_epoch_fence)) {
     peer->control = nullptr;

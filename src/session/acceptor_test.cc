@@ -158,6 +158,25 @@ TEST_F(AcceptorTest, OnlyAHigherEpochIsAcceptedWhateverTheOrder) {
   }
 }
 
+// Numbers are the initiator's for good: nobody may use them up in its name.
+TEST_F(AcceptorTest, AnEpochFarAboveTheLastIsRefused) {
+  const DialledPtr first = control(1);
+  ASSERT_TRUE(answer(first));
+  ASSERT_TRUE(first->ack);
+  const DialledPtr stranger = control(1ULL << 63U);
+  ASSERT_TRUE(answer(stranger));
+  ASSERT_TRUE(stranger->reject);
+  EXPECT_EQ(stranger->reject->code, Code::kStaleEpoch);
+  EXPECT_EQ(stranger->reject->epoch_seen, Epoch(1));
+  EXPECT_TRUE(first->open());
+  const DialledPtr near = control(1 + (1ULL << 32U));
+  ASSERT_TRUE(answer(near));
+  EXPECT_TRUE(near->ack);
+  const DialledPtr told = control(2 + (1ULL << 32U));  // as its initiator goes on, once refused
+  ASSERT_TRUE(answer(told));
+  EXPECT_TRUE(told->ack);
+}
+
 TEST_F(AcceptorTest, TheOldLanesEndBeforeTheNewEpochIsAnswered) {
   for (std::uint64_t moment = 0; moment < 40; moment += 3) {
     std::ranges::fill(memory_, std::byte{0});
