@@ -71,9 +71,11 @@ class Foreign:
         unknown = options.keys() - ForeignOptions.__annotations__.keys()
         if unknown:
             raise InvalidArgumentError(f"unknown foreign options: {', '.join(sorted(unknown))}")
-        for name in ("writers", "probers"):
-            if not 1 <= options.get(name, 1) <= 1024:
-                raise InvalidArgumentError(f"{name} is {options.get(name)}, but must be 1 to 1024")
+        self._limits = {False: options.get("writers", 16), True: options.get("probers", 32)}
+        for probe, limit in self._limits.items():
+            if not 1 <= limit <= 1024:
+                name = "probers" if probe else "writers"
+                raise InvalidArgumentError(f"{name} is {limit}, but must be 1 to 1024")
         self.engine = engine
         control = options.get("control")
         self._owned: TransferEngine | None = None
@@ -95,7 +97,6 @@ class Foreign:
             options.get("probe_max_interval", 30.0),
             options.get("idle_timeout", 600.0),
         )
-        self._limits = {False: options.get("writers", 16), True: options.get("probers", 32)}
         self._registered: list[int] = []
         try:
             if options.get("register", True):

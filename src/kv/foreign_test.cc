@@ -19,14 +19,14 @@ Time at(Duration since) {
 
 // ------------------------------------------------------------------------------ the blacklist
 
-class Blacklist : public ::testing::Test {
+class ForeignBlacklistTest : public ::testing::Test {
  protected:
   ForeignOptions options{
       .session_id = "here:1", .probe_interval = 1s, .probe_max_interval = 4s, .idle_timeout = 60s};
   ForeignBlacklist list{options};
 };
 
-TEST_F(Blacklist, OneFailureBlacklistsAndAPassedProbeLetsOneWriteTry) {
+TEST_F(ForeignBlacklistTest, OneFailureBlacklistsAndAPassedProbeLetsOneWriteTry) {
   list.on_write_failed("a", kBroken, at(0s));
   EXPECT_TRUE(list.blacklisted("a"));
   EXPECT_EQ(list.next_due(), at(1s));
@@ -43,7 +43,7 @@ TEST_F(Blacklist, OneFailureBlacklistsAndAPassedProbeLetsOneWriteTry) {
   EXPECT_EQ(list.next_due(), kForever);
 }
 
-TEST_F(Blacklist, TheIntervalDoublesUpToItsMaximum) {
+TEST_F(ForeignBlacklistTest, TheIntervalDoublesUpToItsMaximum) {
   list.on_write_failed("a", kBroken, at(0s));
   Time now = at(1s);
   for (const Duration interval : {2s, 4s, 4s}) {
@@ -56,7 +56,7 @@ TEST_F(Blacklist, TheIntervalDoublesUpToItsMaximum) {
 }
 
 // A failure that arrives after a probe began wins over that probe.
-TEST_F(Blacklist, TheNewerFailureWins) {
+TEST_F(ForeignBlacklistTest, TheNewerFailureWins) {
   list.on_write_failed("a", kBroken, at(0s));
   const auto due = list.take_due(at(1s));
   list.on_write_failed("a", kBroken, at(1500ms));
@@ -69,7 +69,7 @@ TEST_F(Blacklist, TheNewerFailureWins) {
 
 // One that a registration has lifted meanwhile isn't the probe's recovery, nor is the next
 // incident.
-TEST_F(Blacklist, ARecoveryCountsOnlyIfItWasStillBlacklisted) {
+TEST_F(ForeignBlacklistTest, ARecoveryCountsOnlyIfItWasStillBlacklisted) {
   list.on_write_failed("a", kBroken, at(0s));
   const auto first = list.take_due(at(1s));
   EXPECT_TRUE(list.lift("a"));
@@ -82,7 +82,7 @@ TEST_F(Blacklist, ARecoveryCountsOnlyIfItWasStillBlacklisted) {
 }
 
 // The probe of a control port passes though the data port is gone: each such round waits longer.
-TEST_F(Blacklist, ARelapseIsCountedAndWaitsLonger) {
+TEST_F(ForeignBlacklistTest, ARelapseIsCountedAndWaitsLonger) {
   list.on_write_failed("a", kBroken, at(0s));
   EXPECT_TRUE(list.on_probed(list.take_due(at(1s)).at(0), 0, at(1s)));
   list.on_write_failed("a", kBroken, at(2s));
@@ -91,7 +91,7 @@ TEST_F(Blacklist, ARelapseIsCountedAndWaitsLonger) {
   EXPECT_EQ(list.next_due(), at(4s));
 }
 
-TEST_F(Blacklist, WhatNobodyWantsIsForgotten) {
+TEST_F(ForeignBlacklistTest, WhatNobodyWantsIsForgotten) {
   list.on_write_failed("a", kBroken, at(0s));
   list.on_write_failed("b", kBroken, at(0s));
   list.on_demand("b", at(30s));
@@ -100,14 +100,14 @@ TEST_F(Blacklist, WhatNobodyWantsIsForgotten) {
   EXPECT_TRUE(list.blacklisted("b"));
 }
 
-TEST_F(Blacklist, AnEngineWithoutProbesIsCountedAsThat) {
+TEST_F(ForeignBlacklistTest, AnEngineWithoutProbesIsCountedAsThat) {
   list.on_write_failed("a", kBroken, at(0s));
   EXPECT_FALSE(list.on_probed(list.take_due(at(1s)).at(0), ForeignCalls::kUnavailable, at(1s)));
   EXPECT_EQ(list.totals().unavailable, 1U);
   EXPECT_TRUE(list.blacklisted("a"));
 }
 
-TEST_F(Blacklist, WithProbesOffOnlyARegistrationLifts) {
+TEST_F(ForeignBlacklistTest, WithProbesOffOnlyARegistrationLifts) {
   options.probes_enabled = false;
   list.on_write_failed("a", kBroken, at(0s));
   EXPECT_TRUE(list.take_due(at(59s)).empty());
@@ -126,7 +126,7 @@ void carry_out(const ForeignCall& call) {
                 reinterpret_cast<const void*>(call.sources[i]), call.lengths[i]);
 }
 
-class Foreign : public Cluster {
+class ForeignManager : public Cluster {
  protected:
   void SetUp() override {
     prefill_calls = calls_of("10.0.0.1:15001");
@@ -166,7 +166,7 @@ class Foreign : public Cluster {
   std::shared_ptr<ForeignCalls> decode_calls;
 };
 
-TEST_F(Foreign, PagesTravelByTheOtherEngine) {
+TEST_F(ForeignManager, PagesTravelByTheOtherEngine) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);
   KvSender sender(*prefill->manager, kRoom);
@@ -184,7 +184,7 @@ TEST_F(Foreign, PagesTravelByTheOtherEngine) {
   EXPECT_EQ(prefill_calls->stats().calls_running, 0U);
 }
 
-TEST_F(Foreign, AFailedWriteFailsItsRoomAndTheNextOneWaitsForTheProbe) {
+TEST_F(ForeignManager, AFailedWriteFailsItsRoomAndTheNextOneWaitsForTheProbe) {
   KvReceiver lost_receiver(*decode->manager, kPrefillAt, RoomId(1));
   announce(lost_receiver);
   KvSender lost(*prefill->manager, RoomId(1));
@@ -219,7 +219,7 @@ TEST_F(Foreign, AFailedWriteFailsItsRoomAndTheNextOneWaitsForTheProbe) {
   EXPECT_EQ(prefill_calls->stats().blacklisted, 0U);
 }
 
-TEST_F(Foreign, WhatTheOtherEngineThrowsIsAReason) {
+TEST_F(ForeignManager, WhatTheOtherEngineThrowsIsAReason) {
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);
   KvSender sender(*prefill->manager, kRoom);
@@ -235,7 +235,7 @@ TEST_F(Foreign, WhatTheOtherEngineThrowsIsAReason) {
 }
 
 // A blocking probe holds nobody up: neither other sessions nor the end.
-TEST_F(Foreign, AProbeThatHangsDelaysNeitherOthersNorTheEnd) {
+TEST_F(ForeignManager, AProbeThatHangsDelaysNeitherOthersNorTheEnd) {
   const auto second_calls = calls_of("10.0.0.3:15003");
   Node second(net, kOtherAt, KvRole::kDecode, 3);
   second.manager = open(second, KvRole::kDecode, second_calls);
@@ -263,7 +263,7 @@ TEST_F(Foreign, AProbeThatHangsDelaysNeitherOthersNorTheEnd) {
 }
 
 // The room ends at once; what it covered is drained when the call returns well, else not.
-TEST_F(Foreign, ACallCantBeTakenBack) {
+TEST_F(ForeignManager, ACallCantBeTakenBack) {
   for (const int rc : {0, -1}) {
     KvReceiver receiver(*decode->manager, kPrefillAt, RoomId(10U - static_cast<unsigned>(rc)));
     announce(receiver);
@@ -282,7 +282,7 @@ TEST_F(Foreign, ACallCantBeTakenBack) {
   }
 }
 
-TEST_F(Foreign, ANewProcessThereLiftsTheBlacklistAndEndsTheDoubt) {
+TEST_F(ForeignManager, ANewProcessThereLiftsTheBlacklistAndEndsTheDoubt) {
   KvReceiver receiver(*decode->manager, kPrefillAt, RoomId(1));
   announce(receiver);
   KvSender sender(*prefill->manager, RoomId(1));
@@ -310,7 +310,7 @@ TEST_F(Foreign, ANewProcessThereLiftsTheBlacklistAndEndsTheDoubt) {
 }
 
 // What a failed call may still touch is quarantined on both sides.
-TEST_F(Foreign, PagesOfAFailedWriteAreHeldForAConfiguredTime) {
+TEST_F(ForeignManager, PagesOfAFailedWriteAreHeldForAConfiguredTime) {
   options.quarantine_unproven_after = 5s;
   SetUp();
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
@@ -330,7 +330,7 @@ TEST_F(Foreign, PagesOfAFailedWriteAreHeldForAConfiguredTime) {
     EXPECT_EQ(node->manager->stats().quarantine_unproven, 1U) << node->engine.session_id;
 }
 
-TEST_F(Foreign, ARoomThatHadNotBegunToWriteHoldsNothing) {
+TEST_F(ForeignManager, ARoomThatHadNotBegunToWriteHoldsNothing) {
   KvReceiver first(*decode->manager, kPrefillAt, RoomId(1));
   announce(first);
   KvSender lost(*prefill->manager, RoomId(1));
@@ -349,7 +349,7 @@ TEST_F(Foreign, ARoomThatHadNotBegunToWriteHoldsNothing) {
   EXPECT_FALSE(lost.pages_released());
 }
 
-TEST_F(Foreign, ManagersOverDifferentEnginesRefuseEachOther) {
+TEST_F(ForeignManager, ManagersOverDifferentEnginesRefuseEachOther) {
   prefill->manager.reset();
   prefill->manager = prefill->open(net, KvRole::kPrefill, options);
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
@@ -361,7 +361,7 @@ TEST_F(Foreign, ManagersOverDifferentEnginesRefuseEachOther) {
 }
 
 // Mooncake fails a call of more than 2,048 slices, and a call can't be ended from outside.
-TEST_F(Foreign, LargeWritesGoInSeveralCalls) {
+TEST_F(ForeignManager, LargeWritesGoInSeveralCalls) {
   const auto address = parse_address(kDecodeAt);
   const Incarnation there = decode->engine.incarnation;
   const auto calls = calls_of("10.0.0.1:15009");
@@ -391,7 +391,7 @@ TEST_F(Foreign, LargeWritesGoInSeveralCalls) {
   EXPECT_TRUE(std::equal(from.begin(), from.begin() + 2'500, to.begin()));
 }
 
-TEST_F(Foreign, OptionsAreChecked) {
+TEST_F(ForeignManager, OptionsAreChecked) {
   EXPECT_THAT(check_foreign_options({}).detail(), HasSubstr("session_id"));
   EXPECT_THAT(check_foreign_options({.session_id = "a:1", .probe_interval = 0s}).detail(),
               HasSubstr("probe_interval"));

@@ -91,6 +91,25 @@ def kv_args(ns: Any, pools: Any, conv: Conv | None, spec: dict[str, Any]) -> Any
     return k
 
 
+class Stages:
+    """The pipeline group of a rank: what stage 0 says is a file."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.world_size, self.rank_in_group = spec["pp"], spec["pp_rank"]
+        self._file = f"{os.path.dirname(spec['log'])}/said-{spec['role']}-{spec['tp_rank']}"
+
+    def broadcast_object(self, said: Any, src: int = 0) -> Any:
+        if self.rank_in_group == src:
+            with open(self._file + ".new", "w") as file:
+                json.dump(said, file)
+            os.rename(self._file + ".new", self._file)
+        until = time.monotonic() + 60
+        while not os.path.exists(self._file) and time.monotonic() < until:
+            time.sleep(0.01)
+        with open(self._file) as file:
+            return json.load(file)
+
+
 class Rank:
     """One process: a scheduler's use of the classes, without a model."""
 
@@ -105,6 +124,7 @@ class Rank:
         parallel = config.parallel
         parallel.attn_tp_size, parallel.attn_tp_rank = spec["tp"], spec["tp_rank"]
         parallel.tp_size, parallel.pp_size = spec["tp"], spec["pp"]
+        parallel.pp_group = Stages(spec)
         config.disagg.disaggregation_bootstrap_port = int(spec["bootstrap"].rpartition(":")[2])
         config.disagg.disaggregation_mode = spec["role"]
         each = LAYERS // spec["pp"]

@@ -159,13 +159,14 @@ class Load:
             here_blocks = self._staged
         yield from self._rows_for(len(sources))
         ranks = [(s.rank, d) for s, d in zip(sources, descriptors, strict=True)]
-        while True:
-            yield from self._read(list(zip(sources, plans, strict=True)), here_blocks, there_blocks)
-            if (yield from self._live(ranks)):
-                return
-            # A lease hadn't begun: staged blocks may not have been there yet. Again, once it has.
-            while not (yield from self._live(ranks)):
-                yield from self._sleep(AGAIN)
+        # Before: staged blocks are there only from the lease's beginning on, and one that began
+        # between the read and the look after it would vouch for what was there before. After: the
+        # blocks may have been given away while they were read.
+        while not (yield from self._live(ranks)):
+            yield from self._sleep(AGAIN)
+        yield from self._read(list(zip(sources, plans, strict=True)), here_blocks, there_blocks)
+        if not (yield from self._live(ranks)):
+            raise Refused("prefill's lease isn't the one that was read under")
 
     def _read(
         self,
