@@ -102,7 +102,7 @@ class BootstrapClient:
         `lease`: seconds after which the entry goes unless it is registered again; 0: never.
         Raises PeerRestartedError if a newer process has taken this rank's place.
         """
-        layout, engine = manager.layout, manager.engine
+        layout, engine = manager.layout, manager.control
         self._client.register_rank(
             engine.session_id,
             engine.incarnation,

@@ -126,6 +126,11 @@ class KVManager:
         if self._foreign is not None:
             self._foreign.start()
 
+    @property
+    def control(self) -> TransferEngine:
+        """The kvmend engine that carries the messages: `engine` itself unless that is foreign."""
+        return self._control
+
     def __enter__(self) -> KVManager:
         return self
 

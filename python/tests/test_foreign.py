@@ -132,6 +132,16 @@ def test_pages_travel_by_the_other_engine(sides: Callable[..., Side]) -> None:
     assert not decode.engine.registered
 
 
+def test_the_registry_names_the_engine_that_carries_messages(sides: Callable[..., Side]) -> None:
+    prefill, decode = sides("prefill", ProbedEngine(), 1), sides("decode", ProbedEngine())
+    with kvmend.BootstrapServer(port=0) as server:
+        client = kvmend.BootstrapClient(server.url)
+        client.register(prefill.manager)
+        found = client.find(timeout=10)
+    assert found.session_id == prefill.manager.session_id == prefill.manager.control.session_id
+    moved(prefill, decode, 1)
+
+
 def test_kvmends_own_mooncake_engine_is_such_an_object(sides: Callable[..., Side]) -> None:
     engines = []
     for _ in range(2):

@@ -45,6 +45,8 @@ class KvmendKVManager(CommonKVManager):
     kvmend's room, and a failure that comes from SGLang ends kvmend's room.
     """
 
+    _kv_replica_factor: int | None  # of the base class
+
     supports_role_switch = True
     #: A failed room's pages are free at once: its grant is revoked before the failure is shown.
     supports_deferred_decode_kv_release = True
