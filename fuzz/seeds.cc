@@ -66,6 +66,11 @@ void add_frames(const Corpus& corpus) {
       {.chunk = ChunkId{2}, .code = Code::kOutOfRange, .origin = Origin::kCaller, .argument = 1}};
   add("ack", [&](auto& out) { append_acks(out, FrameType::kAck, 0, acks); });
   add("read_end", [&](auto& out) { append_acks(out, FrameType::kReadEnd, 2, acks); });
+  add("read_taken", [&](auto& out) { append_acks(out, FrameType::kReadTaken, 2, acks); });
+  add("read_offer", [&](auto& out) {
+    const std::vector<PullSource> sources{{.segment = 1, .offset = 4096}};
+    append_read_offer(out, 0, ChunkId{2}, {.loan = ChunkId{3}}, sources);
+  });
   add("ping", [&](auto& out) { append_frame(out, FrameType::kPing, 4, {}); });
   add("control", [&](auto& out) {
     append_frame(out, FrameType::kControl, 1, encode_control(Goodbye{"drain"}));
