@@ -70,7 +70,7 @@ std::uint64_t BenchPool::word(std::uint64_t seed, std::uint32_t buffer,
 template <class Word>
 void BenchPool::each_word(std::uint32_t buffer, std::uint32_t index, const Word& word) const {
   const std::uint32_t token = shape_.item_bytes / kTokens;  // bytes of decode's heads
-  const std::uint32_t step = whole_heads_ ? token * shape_.decode_ranks : token;
+  const std::size_t step = whole_heads_ ? std::size_t{token} * shape_.decode_ranks : token;
   std::byte* base = page(buffer, index);
   if (shape_.decode_ranks == 0) {
     for (std::uint32_t at = 0; at < shape_.item_bytes; at += 8) word(base + at, at);

@@ -71,7 +71,7 @@ struct PairRooms::Room {
 
 PairRooms::PairRooms(Cluster& cluster, PairRoomsOptions options)
     : cluster_(cluster),
-      options_(std::move(options)),
+      options_(options),
       dice_(mix(cluster.seed(), 0x9a17)),
       arrivals_(cluster, dice_, options_.gap, options_.until) {
   cluster.add_part(*this);

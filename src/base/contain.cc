@@ -21,7 +21,7 @@ void internal::note_contained(std::string_view what, const char* error) noexcept
   if (!std::has_single_bit(count)) return;
   try {
     spdlog::error("{} failed: {} ({} such failures so far)", what, error, count);
-  } catch (...) {  // no memory to say so: the counter does
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory to say so, the counter does
   }
 }
 

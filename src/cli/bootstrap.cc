@@ -23,7 +23,7 @@ int serve(const Arguments& arguments) {
   bootstrap::ServerOptions options;
   options.listen = *listen;
   options.allow_remote = arguments.insecure;
-  auto server = bootstrap::Server::start(std::move(options), clock);
+  auto server = bootstrap::Server::start(options, clock);
   if (!server) return complain(server.error());
   print("{}\n", (*server)->url());
   notice("registry at {}; stop with Ctrl-C\n", (*server)->url());

@@ -7,8 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
+#include <system_error>
 
 namespace kvmend::cli {
 namespace {
@@ -61,7 +61,8 @@ int finish(int exit_code) {
   errno = 0;
   if (!std::cout.flush()) g_output_errno = errno != 0 ? errno : EIO;  // CLI11's help
   if (g_output_errno == 0) return exit_code;
-  notice("kvmend: writing to standard output failed: {}\n", std::strerror(g_output_errno));
+  notice("kvmend: writing to standard output failed: {}\n",
+         std::generic_category().message(g_output_errno));
   return exit_code != 0 ? exit_code : 1;
 }
 

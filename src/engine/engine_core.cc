@@ -211,7 +211,7 @@ void EngineCore::submit(std::shared_ptr<session::TransferState> transfer) {
   if (!transfer->id.is_set()) transfer->id = TransferId(++last_transfer_);
   const auto session = sessions_->find_or_create(transfer->peer);
   if (!session) return refuse(session.error());
-  (*session)->submit(std::move(transfer));
+  (*session)->submit(transfer);
 }
 
 void EngineCore::cancel(const std::shared_ptr<session::TransferState>& transfer,

@@ -417,11 +417,7 @@ void EngineFacade::shutdown(std::chrono::nanoseconds grace) {
     core->shutdown(grace, [drained] { drained->set_value(); });
   });
   drained.reset();
-  try {
-    future.get();
-  } catch (const std::future_error&) {
-    // The loop has ended already.
-  }
+  future.wait();  // also over when the loop has ended already and dropped the promise
   down_.store(true);
   stop_();
 }

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 /// A rank whose aux pool has these rows and fields; the kv pool is the least that is allowed.
 struct AuxRank {
   static constexpr std::uint32_t kRows = 3;
-  explicit AuxRank(std::vector<std::uint64_t> rows, std::vector<KvField> fields,
+  explicit AuxRank(const std::vector<std::uint64_t>& rows, std::vector<KvField> fields,
                    std::uint32_t version = 1) {
     KvComponent kv{.items = 1, .buffers = {{add(8), 8}}};
     KvComponent aux{.pool = KvPool::kAux, .items = kRows, .fields_version = version};
@@ -103,7 +103,7 @@ TEST(AuxFields, ALayoutSaysWhatIsWrongWithThem) {
 TEST(AuxFields, DecodeAddsUpWhoBringsWhat) {
   const AuxRank decode(
       {8}, {{.name = "token", .bytes = 4, .required = true}, {.name = "logprob", .offset = 4}});
-  const auto sum = [&](std::vector<wire::KvCoverage> writers) {
+  const auto sum = [&](const std::vector<wire::KvCoverage>& writers) {
     std::vector<const wire::KvCoverage*> all;
     for (const auto& one : writers) all.push_back(&one);
     return Coverage(decode.layout, 1, all);

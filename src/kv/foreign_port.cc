@@ -137,10 +137,10 @@ WriteId ForeignPort::write(Write write) {
   const WriteId id(++last_write_);
   const DataPeer* to = data_peer(write.peer);
   if (to == nullptr || to->incarnation != write.target) {
-    refuse(std::move(write),
-           {Code::kPeerRestarted, Origin::kPeer,
-            fmt::format("peer restarted: the process at {} hasn't registered its engine",
-                        write.peer.to_string())});
+    Status why(Code::kPeerRestarted, Origin::kPeer,
+               fmt::format("peer restarted: the process at {} hasn't registered its engine",
+                           write.peer.to_string()));
+    refuse(std::move(write), std::move(why));
     return id;
   }
   const std::string session = to->session;
