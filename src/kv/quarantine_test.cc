@@ -27,12 +27,13 @@ class OneSided : public Cluster {
   }
   /// A room whose two writes are under way.
   struct Room {
+    Room(KvManager& decode, KvManager& prefill, RoomId id)
+        : receiver(decode, kPrefillAt, id), sender(prefill, id) {}
     KvReceiver receiver;
     KvSender sender;
   };
   std::unique_ptr<Room> running(RoomId id) {
-    auto room = std::unique_ptr<Room>(
-        new Room{KvReceiver(*decode->manager, kPrefillAt, id), KvSender(*prefill->manager, id)});
+    auto room = std::make_unique<Room>(*decode->manager, *prefill->manager, id);
     announce(room->receiver);
     send_all(room->sender);
     net.loop.settle();

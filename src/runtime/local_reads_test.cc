@@ -32,7 +32,7 @@ class LocalReads : public LocalEngines {
     for (std::size_t i = 0; i < kBytes; ++i) wrong += memory[i] != value_at(i + 1) ? 1 : 0;
     return wrong;
   }
-  std::unique_ptr<Engine> start_reader(std::byte* memory, EngineOptions o = options()) {
+  std::unique_ptr<Engine> start_reader(std::byte* memory, const EngineOptions& o = options()) {
     auto engine = std::move(*Engine::create(o));
     EXPECT_TRUE(engine->register_memory(memory, kBytes).is_ok());
     EXPECT_TRUE(engine->open_session(board_->session, 10s));

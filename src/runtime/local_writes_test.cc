@@ -8,7 +8,7 @@ namespace {
 
 class LocalWrites : public LocalEngines {
  protected:
-  void write_everything(bool pool, const std::string& transport, EngineOptions o,
+  void write_everything(bool pool, const std::string& transport, const EngineOptions& o,
                         bool target_as_nobody = false) {
     const pid_t target = start_target(
         [](const std::byte* memory) {
