@@ -161,7 +161,7 @@ Report rooms_storm(std::uint64_t seed) {
 Report lost_acks(std::uint64_t seed) {
   Run run("lost_acks", seed, {.prefill = 2, .pool = GrantRooms::pool_bytes()});
   GrantRoomOptions options;
-  options.gap = 20ms;
+  options.gap = 30ms;
   options.abort_share = 0.02;
   options.thief_share = 0;
   options.deadline_min = 5s;
