@@ -56,7 +56,7 @@ Report kv_abort(std::uint64_t seed) {
   Run run("kv_abort", seed, {.prefill = 2, .decode = 1, .pool = KvRooms::pool_bytes()});
   KvRoomsOptions options;
   options.abort_share = 0.7;
-  options.gap = 30ms;
+  options.gap = 45ms;
   KvRooms& rooms = run.add_kv(options);
   run.add_chaos({kSlow, kSlow, kDelay, kPause, kReset, kOneWay});
   return run.finish(rooms);
@@ -145,7 +145,7 @@ Report pair(std::uint64_t seed) {
 
 Report rooms(std::uint64_t seed) {
   Run run("rooms", seed, {.prefill = 3, .pool = GrantRooms::pool_bytes()});
-  GrantRooms& load = run.add_grant_rooms({});
+  GrantRooms& load = run.add_grant_rooms({.gap = 55ms});
   run.add_chaos(kSilences);
   return run.finish(load);
 }
@@ -161,7 +161,7 @@ Report rooms_storm(std::uint64_t seed) {
 Report lost_acks(std::uint64_t seed) {
   Run run("lost_acks", seed, {.prefill = 2, .pool = GrantRooms::pool_bytes()});
   GrantRoomOptions options;
-  options.gap = 30ms;
+  options.gap = 36ms;
   options.abort_share = 0.02;
   options.thief_share = 0;
   options.deadline_min = 5s;
@@ -184,7 +184,7 @@ Report corrupt(std::uint64_t seed) {
 Report corrupt_retries(std::uint64_t seed) {
   Run run("corrupt_retries", seed, {.prefill = 2, .pool = GrantRooms::pool_bytes()});
   GrantRoomOptions options;
-  options.gap = 20ms;
+  options.gap = 25ms;
   options.abort_share = 0.1;
   options.thief_share = 0;
   options.deadline_min = 5s;
