@@ -114,22 +114,30 @@ class LocalEngines : public testing::Test {
   pid_t start_target(const std::function<int(std::byte*)>& check, EngineOptions o = options(),
                      bool as_nobody = false, bool pool = true, bool filled = false) {
     const pid_t pid = fork_child([&]() -> int {
-      if (as_nobody && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
-                        ::setresuid(kNobody, kNobody, kNobody) != 0))
-        return 90;
+      if (as_nobody && !become_nobody()) return 90;
       Memory memory(pool);
       for (std::size_t i = 0; filled && i < kBytes; ++i) memory.data()[i] = value_at(i + 1);
       auto engine = Engine::create(o);
       if (!engine) return 91;
       if (!(*engine)->register_memory(memory.data(), kBytes).is_ok()) return 92;
-      board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
-      std::snprintf(board_->session, sizeof board_->session, "%s", (*engine)->session_id().c_str());
-      board_->ready.store(1);
+      publish(**engine, memory.data());
       if (!eventually([&] { return board_->command.load() == 1; })) return 93;
       return check(memory.data());
     });
     EXPECT_TRUE(eventually([&] { return board_->ready.load() == 1; }));
     return pid;
+  }
+
+  /// Tells the other process whom to open a session to, and where the memory lies.
+  void publish(const Engine& engine, const std::byte* memory) {
+    board_->address = reinterpret_cast<std::uintptr_t>(memory);
+    std::snprintf(board_->session, sizeof board_->session, "%s", engine.session_id().c_str());
+    board_->ready.store(1);
+  }
+  /// In a child: goes on as another user. False: it may not.
+  static bool become_nobody() {
+    return ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+           ::setresuid(kNobody, kNobody, kNobody) == 0;
   }
 
   std::vector<Slice> scattered(std::byte* from, std::uint64_t to) {

@@ -87,10 +87,8 @@ TEST_F(LocalReads, OfMemoryThatMayNotBeReadAreRefusedAndTheSessionGoesOn) {
              .is_ok() ||
         !(*engine)->register_memory(open.data(), kBytes).is_ok())
       return 50;
-    board_->address = reinterpret_cast<std::uintptr_t>(open.data());
     board_->other = reinterpret_cast<std::uintptr_t>(closed.data());
-    std::snprintf(board_->session, sizeof board_->session, "%s", (*engine)->session_id().c_str());
-    board_->ready.store(1);
+    publish(**engine, open.data());
     return eventually([&] { return board_->command.load() == 1; }) ? 0 : 51;
   });
   ASSERT_TRUE(eventually([&] { return board_->ready.load() == 1; }));
@@ -118,9 +116,7 @@ TEST_F(LocalReads, NothingThatWasWrittenAfterDeregistrationIsReadWithSuccess) {
       if (!engine || !(*engine)->register_memory(memory.data(), kBytes).is_ok() ||
           !(*engine)->register_memory(other.data(), kBytes).is_ok())
         return 40;
-      board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
-      std::snprintf(board_->session, sizeof board_->session, "%s", (*engine)->session_id().c_str());
-      board_->ready.store(1);
+      publish(**engine, memory.data());
       for (int round = 1; round <= 10; ++round) {
         if (!eventually([&] { return board_->command.load() == round; })) return 41;
         std::this_thread::sleep_for(std::chrono::milliseconds(3 * round));
@@ -226,9 +222,7 @@ TEST_F(LocalReads, AReaderThatIsKilledInMidCopyHarmsNobody) {
     });
     auto engine = std::move(*Engine::create(options()));
     ASSERT_TRUE(engine->register_memory(memory.data(), kBytes).is_ok());
-    board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
-    std::snprintf(board_->session, sizeof board_->session, "%s", engine->session_id().c_str());
-    board_->ready.store(1);
+    publish(*engine, memory.data());
     ASSERT_TRUE(eventually([&] { return board_->ready.load() == 2; }));
     ASSERT_TRUE(eventually([&] { return engine->stats().local_bytes_sent > 4 * kBytes; }));
     ::kill(reader, SIGKILL);
@@ -242,23 +236,17 @@ TEST_F(LocalReads, AReaderThatIsKilledInMidCopyHarmsNobody) {
 TEST_F(LocalReads, WhatMayNotBeReadComesByTheStream) {
   const bool root = ::geteuid() == 0;
   const pid_t target = fork_child([&]() -> int {
-    if (root && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
-                 ::setresuid(kNobody, kNobody, kNobody) != 0))
-      return 30;
+    if (root && !become_nobody()) return 30;
     ::prctl(PR_SET_DUMPABLE, 0);
     Memory plain(false);
     for (std::size_t i = 0; i < kBytes; ++i) plain.data()[i] = value_at(i + 1);
     auto engine = Engine::create(options());
     if (!engine || !(*engine)->register_memory(plain.data(), kBytes).is_ok()) return 31;
-    board_->address = reinterpret_cast<std::uintptr_t>(plain.data());
-    std::snprintf(board_->session, sizeof board_->session, "%s", (*engine)->session_id().c_str());
-    board_->ready.store(1);
+    publish(**engine, plain.data());
     return eventually([&] { return board_->command.load() == 1; }) ? 0 : 32;
   });
   const pid_t reader = fork_child([&]() -> int {
-    if (root && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
-                 ::setresuid(kNobody, kNobody, kNobody) != 0))
-      return 20;
+    if (root && !become_nobody()) return 20;
     if (!eventually([&] { return board_->ready.load() == 1; })) return 21;
     Memory own(true);
     auto engine = Engine::create(options());

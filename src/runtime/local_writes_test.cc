@@ -97,9 +97,7 @@ TEST_F(LocalWrites, WhatMayNotBeReadGoesByTcpAndPoolsDont) {
   const bool root = ::geteuid() == 0;
   start_target([](const std::byte*) { return 0; }, options(), root);
   const pid_t sender = fork_child([&]() -> int {
-    if (root && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
-                 ::setresuid(kNobody, kNobody, kNobody) != 0))
-      return 80;
+    if (root && !become_nobody()) return 80;
     ::prctl(PR_SET_DUMPABLE, 0);
     Memory plain(false);
     auto engine = Engine::create(options());
@@ -182,11 +180,8 @@ TEST_F(LocalWrites, UnmappedDestinationMemoryIsAnErrorOfTheTransferOnly) {
         auto receiver = std::move(*Engine::create(o));
         ASSERT_TRUE(receiver->register_memory(gone, kBytes).is_ok());
         ASSERT_TRUE(receiver->register_memory(good.data(), kBytes).is_ok());
-        board_->address = reinterpret_cast<std::uintptr_t>(gone);
         board_->other = reinterpret_cast<std::uintptr_t>(good.data());
-        std::snprintf(board_->session, sizeof board_->session, "%s",
-                      receiver->session_id().c_str());
-        board_->ready.store(1);
+        publish(*receiver, gone);
         EXPECT_TRUE(eventually([&] { return board_->ready.load() == 2; }));
         ::munmap(gone, kBytes);
         board_->ready.store(3);
@@ -273,9 +268,7 @@ TEST_F(LocalWrites, ASenderThatIsKilledInMidCopyHarmsNobody) {
     });
     engine = std::move(*Engine::create(options()));
     ASSERT_TRUE(engine->register_memory(memory.data(), kBytes).is_ok());
-    board_->address = reinterpret_cast<std::uintptr_t>(memory.data());
-    std::snprintf(board_->session, sizeof board_->session, "%s", engine->session_id().c_str());
-    board_->ready.store(1);
+    publish(*engine, memory.data());
     ASSERT_TRUE(eventually([&] { return board_->ready.load() == 2; }));
     ASSERT_TRUE(eventually([&] { return engine->stats().bytes_received > 4 * kBytes; }));
     ::kill(sender, SIGKILL);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <new>
 #include <vector>
 
+#include "env/posix/no_descriptors.h"
 #include "env/posix/stream.h"
 
 namespace kvmend::env::posix {
@@ -62,44 +62,13 @@ class PosixNetworkTest : public testing::Test {
   Collector accepted_;
 };
 
-// UBSan's check of a virtual call opens a pipe, and takes a failure to do so for a bad object.
-constexpr bool kNeedsDescriptorsItself =
-#if defined(__has_feature)
-#if __has_feature(undefined_behavior_sanitizer)
-    true;
-#else
-    false;
-#endif
-#else
-    false;
-#endif
-
-// Leaves no descriptor free for the time of its life.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    ::close(lowest);
-    rlimit none = before_;
-    none.rlim_cur = static_cast<rlim_t>(lowest);
-    ::setrlimit(RLIMIT_NOFILE, &none);
-  }
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
-
 // Case R2: shortage of a local resource never counts against a peer.
 TEST_F(PosixNetworkTest, R2_ConnectWithoutDescriptorsIsALocalShortage) {
   if (kNeedsDescriptorsItself) GTEST_SKIP() << "UBSan needs descriptors";
   auto listener = listen();
   const Address address = listener->address();
   Recorder recorder;
-  const NoDescriptors none;
+  const NoDescriptors none(NoDescriptors::Closed::kIsFree);
   const auto stream = network().connect(address, {}, &recorder);
   ASSERT_FALSE(stream.has_value());
   EXPECT_EQ(stream.error().code(), Code::kResourceExhausted);
@@ -114,7 +83,7 @@ TEST_F(PosixNetworkTest, AcceptWithoutDescriptorsWaitsAndDoesntSpin) {
   auto stream = std::move(*network().connect(listener->address(), {}, &recorder));
   {
     // Not a turn with both in it: the connect itself must be finished before.
-    const NoDescriptors none;
+    const NoDescriptors none(NoDescriptors::Closed::kIsFree);
     ASSERT_TRUE(run_until([&] { return recorder.connected; }));
     const Time from = env_->loop().now();
     int turns = 0;
@@ -139,7 +108,7 @@ TEST_F(PosixNetworkTest, AcceptWithoutDescriptorsTakesOneOfAnotherConnection) {
   ASSERT_TRUE(run_until([&] { return accepted_.streams.size() == 1; }));
   auto second = std::move(*network().connect(listener->address(), {}, &waiting));
   accepted_.sheds = true;
-  const NoDescriptors none;
+  const NoDescriptors none(NoDescriptors::Closed::kIsFree);
   ASSERT_TRUE(run_until([&] { return accepted_.shed == 1 && accepted_.streams.size() == 1; }));
   ASSERT_TRUE(run_until([&] { return waiting.connected; }));
 }

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "env/posix/network.h"
+#include "env/posix/no_descriptors.h"
 #include "kvmend/pool.h"
 
 namespace kvmend::transport::local {
@@ -44,34 +44,8 @@ class TestFds final : public FdLoop {
   std::unordered_map<std::uint64_t, std::shared_ptr<Watcher>> watchers_;
 };
 
-// UBSan's check of a virtual call opens a pipe, and takes a failure to do so for a bad object.
-constexpr bool kNeedsDescriptorsItself =
-#if defined(__has_feature)
-#if __has_feature(undefined_behavior_sanitizer)
-    true;
-#else
-    false;
-#endif
-#else
-    false;
-#endif
-
-// Leaves no descriptor free for the time of its life.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit none = before_;
-    none.rlim_cur = 0;
-    ::setrlimit(RLIMIT_NOFILE, &none);
-  }
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
+using env::posix::kNeedsDescriptorsItself;
+using env::posix::NoDescriptors;
 
 struct Sink final : PullSink {
   void on_pulled(const PullRequest&, const Status& result) override { results.push_back(result); }

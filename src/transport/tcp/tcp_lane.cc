@@ -506,6 +506,12 @@ void TcpLane::note_sent(ChunkId chunk) {
   }
 }
 
+// A frame that the peer answers went by shared memory.
+void TcpLane::note_put() {
+  if (sent_unanswered_++ == 0) believed_ = bytes_out_;
+  context_.loop.expect_more();
+}
+
 void TcpLane::note_answer() {
   if (sent_unanswered_ > 0) --sent_unanswered_;
   believed_ = sent_unanswered_ > 0 ? bytes_out_ : UINT64_MAX;

@@ -161,6 +161,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void end_write(ChunkId chunk, WriteEnd how);
   void end_remnant(ChunkId chunk);
   void note_sent(ChunkId chunk);
+  void note_put();
   void note_answer();
   void start_checksum();
   void push_ack(const wire::AckEntry& entry);

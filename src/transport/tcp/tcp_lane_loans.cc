@@ -53,8 +53,7 @@ bool TcpLane::ask_for_loan(PendingRead& read) {
   if (outstanding_ <= config::kSmallTurnBytes && reads_.size() < config::kMaxQueuedReads &&
       read_receiver_->put(frame)) {
     read.sent = true;
-    if (sent_unanswered_++ == 0) believed_ = bytes_out_;
-    context_.loop.expect_more();
+    note_put();
   } else {
     writer_.queue_encoded(read.chunk, std::move(frame));
   }

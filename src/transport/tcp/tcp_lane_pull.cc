@@ -86,8 +86,7 @@ bool TcpLane::offer_pull(const Chunk& chunk, bool& sent) {
   // Bulk goes by the stream, which holds back who sends too much.
   if (outstanding_ <= config::kSmallTurnBytes && pull_sender_->put(frame)) {
     sent = true;
-    if (sent_unanswered_++ == 0) believed_ = bytes_out_;
-    context_.loop.expect_more();
+    note_put();
   } else {
     writer_.queue_encoded(chunk, std::move(frame));
   }
