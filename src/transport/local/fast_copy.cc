@@ -1,5 +1,6 @@
 #include "transport/local/fast_copy.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -87,6 +88,13 @@ const Copy g_copy = pick();
 
 void fast_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   g_copy(to, from, bytes);
+}
+
+void expect_copy(const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kAhead = 8 * kLine;
+  for (std::size_t at = 0; at < std::min(bytes, kAhead); at += kLine)
+    __builtin_prefetch(from + at, 0, 0);
 }
 
 void finish_copies() {
