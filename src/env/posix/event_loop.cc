@@ -269,10 +269,10 @@ int PosixEventLoop::wait_lending(Duration planned) {
   asleep_until_ = planned < Duration::zero() ? kForever : now() + planned;
   asleep_until_ = std::min(*asleep_until_, timers_.next_due());
   owner_.store({}, std::memory_order_release);
-  sleeps_.fetch_add(1, std::memory_order_relaxed);
   turn_.unlock();
   epoll_event rung{};
   poll_epoll(doorbell_, planned, std::span(&rung, 1));
+  awakenings_.fetch_add(1, std::memory_order_relaxed);
   turn_.lock();
   bind_to_this_thread();
   asleep_until_.reset();

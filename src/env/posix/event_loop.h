@@ -102,8 +102,10 @@ class PosixEventLoop final : public EventLoop {
 
   /// Number of times a poster had to write the eventfd (tests, metrics). Any thread.
   [[nodiscard]] std::uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
-  /// Number of times the thread in `run` slept (tests). Any thread.
-  [[nodiscard]] std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
+  /// Number of times the thread in `run` woke up (tests). Any thread.
+  [[nodiscard]] std::uint64_t awakenings() const {
+    return awakenings_.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr std::size_t kMaxEventsPerTurn = 256;
@@ -155,7 +157,7 @@ class PosixEventLoop final : public EventLoop {
   std::atomic<bool> has_posted_{false};  // hint for spinning
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> wakeups_{0};
-  std::atomic<std::uint64_t> sleeps_{0};
+  std::atomic<std::uint64_t> awakenings_{0};
 
   std::atomic<bool> precise_wait_{true};  // epoll_pwait2 works here
   std::atomic<Time> last_driven_{Time{}};
