@@ -26,6 +26,10 @@ constexpr std::size_t kMaxTimersPerTurn = 1'024;
 // Spinning goes on only if more was expected within so many spin durations.
 constexpr int kSpinActivityPeriods = 16;
 constexpr Duration kWaitForLending = 20us;
+// A core that wasn't given back for so long has other work, which would get a time slice of some
+// milliseconds whenever we spin: for a while nobody does. Who blocks instead is woken at once.
+constexpr Duration kYieldTookLong = 200us;
+constexpr Duration kNoSpinWhenCrowded = 100ms;
 // With a gap handler the loop sleeps no longer than this: only a sleep with a planned end shows
 // that the process was stopped in the middle of it.
 constexpr Duration kMaxSleepWithGapHandler = 250ms;
@@ -157,11 +161,12 @@ bool PosixEventLoop::take_lent(std::unique_lock<std::mutex>& turns) {
   };
   if (lent()) return true;
   const Time start = now();
-  if (!spins_.load(std::memory_order_relaxed) && !driven_lately(start)) return false;
+  if (crowded(start) || (!spins_.load(std::memory_order_relaxed) && !driven_lately(start)))
+    return false;
   wanted_.fetch_add(1, std::memory_order_relaxed);
   bool taken = false;
   do {
-    ::sched_yield();
+    let_others_run();
     taken = lent();
   } while (!taken && now() - start < kWaitForLending);
   wanted_.fetch_sub(1, std::memory_order_relaxed);
@@ -292,7 +297,7 @@ void PosixEventLoop::ring_doorbell(bool on) {
 // their way.
 bool PosixEventLoop::may_spin() const {
   const Time at = now();
-  return at - expected_more_ < options_.spin * kSpinActivityPeriods &&
+  return at - expected_more_ < options_.spin * kSpinActivityPeriods && !crowded(at) &&
          (driven_ || !driven_lately(at));
 }
 
@@ -323,11 +328,19 @@ int PosixEventLoop::spin(Duration planned) {
     if (poller_ != nullptr && poller_->ready()) found = -1;
     if (found == 0) found = poll_epoll(epoll_, Duration::zero(), events_);
     if (found != 0 || (lends && wanted_.load(std::memory_order_relaxed) > 0)) break;
-    // Whoever we wait for may need this very core: on a busy machine spinning must not hold it.
-    ::sched_yield();
+    let_others_run();
   } while (now() < end);
   spins_.store(false, std::memory_order_relaxed);
   return found;
+}
+
+// Whoever we wait for may need this very core: on a busy machine spinning must not hold it.
+void PosixEventLoop::let_others_run() {
+  const Time before = now();
+  ::sched_yield();
+  const Time after = now();
+  if (after - before > kYieldTookLong)
+    crowded_until_.store(after + kNoSpinWhenCrowded, std::memory_order_relaxed);
 }
 
 int PosixEventLoop::poll_epoll(const GuardedFd& epoll, Duration timeout,

@@ -106,6 +106,10 @@ class PosixEventLoop final : public EventLoop {
   [[nodiscard]] std::uint64_t awakenings() const {
     return awakenings_.load(std::memory_order_relaxed);
   }
+  /// Whether others use this thread's core so much that spinning is put off (tests). Any thread.
+  [[nodiscard]] bool crowded(Time at) const {
+    return at < crowded_until_.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr std::size_t kMaxEventsPerTurn = 256;
@@ -130,6 +134,7 @@ class PosixEventLoop final : public EventLoop {
   int spin(Duration planned);
   int poll_epoll(const GuardedFd& epoll, Duration timeout, std::span<epoll_event> events);
   void ring_doorbell(bool on);
+  void let_others_run();
   void give_back();
   void wake() KVM_REQUIRES(mutex_);
   void note_progress(Duration planned);
@@ -163,6 +168,7 @@ class PosixEventLoop final : public EventLoop {
   std::atomic<Time> last_driven_{Time{}};
   std::atomic<bool> spins_{false};  // the thread in `run` does, and would lend the loop at once
   std::atomic<int> wanted_{0};      // threads that wait for it to do so
+  std::atomic<Time> crowded_until_{Time{}};
 
   // Held by whoever runs turns. The thread in `run` gives it away while it blocks.
   std::mutex turn_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -444,6 +445,31 @@ TEST(PosixEventLoop, ADriverLeavesTheLoopsOwnThreadAsleepThatKnowsOfTheTimer) {
   const std::uint64_t wakeups = loop.wakeups();
   for (int i = 0; i < 100; ++i) running.drive([] {}, [] { return true; });
   EXPECT_EQ(loop.wakeups(), wakeups);
+}
+
+// A spin that yields would give each of a compute-bound neighbour's time slices away.
+TEST(PosixEventLoop, DoesntSpinOnACoreThatOthersUse) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  auto loop = make_loop({.spin = 50us});
+  EXPECT_FALSE(loop->crowded(loop->now()));
+  std::atomic<bool> over{false};
+  std::jthread neighbour([&] {
+    while (!over.load(std::memory_order_relaxed)) {
+    }
+  });
+  EXPECT_TRUE(run_until(*loop, [&] {
+    loop->expect_more();
+    return loop->crowded(loop->now());
+  }));
+  over.store(true);
+  neighbour.join();
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 // Else whoever came while it spins would never get it: every answer makes it spin again.
