@@ -56,17 +56,26 @@ def details(row: Row, samples: dict[str, list[Row]]) -> None:
     row["peers_cpu_s_per_gib"] = {n: middle(taken, "cpu_s_per_gib") for n, taken in peers.items()}
 
 
+def latencies(args: argparse.Namespace, transport: str, memory: str) -> tuple[Row, Row]:
+    """Single 4 KiB writes from idle, and back to back: alone on the machine, a core each."""
+    with Movers() as movers:
+        own = movers.start(f"kvmend-{transport}-latency",
+                           kvmend(args.bin / "kvmend_mover", transport=transport, memory=memory,
+                                  total_mib=16, pin=True))
+        own.ask("page 4096")
+        idle = own.ask(f"latency {250 if args.quick else 1000} {REST_US}")
+        return idle, {} if args.quick else own.ask("latency 3000 0")
+
+
 def by_page(args: argparse.Namespace, transport: str, memory: str, console: Console) -> list[Row]:
     """One memory kind: every page size, one submitting thread, one peer."""
     rows: list[Row] = []
+    latency, busy = latencies(args, transport, memory)
     with Movers() as movers:
         own = movers.start(f"kvmend-{transport}-{memory}",
                            kvmend(args.bin / "kvmend_mover", transport=transport, memory=memory))
         turns = {"raw": (own, "raw"), "kvmend": (own, "kvmend"), "raw again": (own, "raw")}
         others: dict[str, contest.Mover] = {}
-        own.ask("page 4096")  # alone on the machine
-        latency = own.ask(f"latency {250 if args.quick else 1000} {REST_US}")
-        busy = {} if args.quick else own.ask("latency 3000 0")
         if not args.quick:
             if transport == "tcp":
                 turns["plain"] = (own, "plain")
@@ -77,7 +86,7 @@ def by_page(args: argparse.Namespace, transport: str, memory: str, console: Cons
             if memory == "pool":
                 others |= contest.start_peers(movers, transport, 256)
             turns |= {name: (mover, "move") for name, mover in others.items()}
-        for page in PAGES:
+        for page in args.pages:
             for name, mover in [("", own), *others.items()]:
                 try:
                     mover.ask(f"page {page}")
@@ -95,7 +104,7 @@ def by_page(args: argparse.Namespace, transport: str, memory: str, console: Cons
             console.print(f"  {transport} {memory:>7} {page:>9,} B: {row['gbps']:.2f} GB/s, "
                           f"{row['ratio_raw']:.2f} of raw; "
                           + ", ".join(f"{n} {g:.2f}" for n, g in row.get("peers", {}).items()))
-        if not args.quick:
+        if not args.quick and args.pages[0] == PAGES[0]:
             rows[0] |= own.ask("idle 10") | own.ask("bookkeeping") | own.ask("facts")
             for name in ("nixl", "mooncake"):
                 if name in turns:

@@ -33,7 +33,8 @@ class Mover {
   explicit Mover(const MoverSettings& settings)
       : settings_(settings), total_(settings.total_mib << 20U) {
     for (std::size_t p = 0; p < settings.peers; ++p)
-      links_.push_back({std::make_unique<Pair>(!settings.local && settings.peers == 1)});
+      links_.push_back(
+          {std::make_unique<Pair>(settings.pin || (!settings.local && settings.peers == 1))});
     for (Link& link : links_) link.pair->fork_child([&] { run_target(settings_, *link.pair); });
     memory_ = std::make_unique<Memory>(settings.pool, total_);
     fill(memory_->bytes(), kFillSeed);
@@ -358,6 +359,7 @@ int main(int argc, char** argv) {
   app.add_option("--peers", settings.peers, "targets");
   app.add_option("--threads", settings.threads, "submitting threads");
   app.add_option("--total-mib", settings.total_mib, "bytes per transfer, in MiB");
+  app.add_flag("--pin", settings.pin, "each process to a core of its own (latency)");
   app.add_flag("--checksum", settings.checksum, "XXH3 over every chunk");
   app.add_flag("--read", settings.read, "kvmend reads instead of writing; one peer");
   std::int64_t delay = 0;

@@ -24,6 +24,7 @@ struct MoverSettings {
   std::size_t peers = 1;  ///< targets, each gets its share of the pages
   std::size_t threads = 1;
   std::size_t total_mib = 256;
+  bool pin = false;  ///< each process to a core of its own; so are tcp's with one peer
   bool checksum = false;
   bool read = false;                  ///< kvmend reads the target's pages instead of writing them
   std::chrono::microseconds delay{};  ///< of a proxy between both sides, each way (tcp); 0: none

@@ -38,12 +38,31 @@ __attribute__((target("avx512f"))) void copy_page_512(std::byte* to, const std::
   }
   _mm_sfence();
 }
+
+__attribute__((target("avx2"))) void copy_page_256(std::byte* to, const std::byte* from,
+                                                   std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 128) {
+    const auto* source = reinterpret_cast<const __m256i*>(from + i);
+    auto* target = reinterpret_cast<__m256i*>(to + i);
+    const __m256i a = _mm256_loadu_si256(source);
+    const __m256i b = _mm256_loadu_si256(source + 1);
+    const __m256i c = _mm256_loadu_si256(source + 2);
+    const __m256i d = _mm256_loadu_si256(source + 3);
+    _mm256_stream_si256(target, a);
+    _mm256_stream_si256(target + 1, b);
+    _mm256_stream_si256(target + 2, c);
+    _mm256_stream_si256(target + 3, d);
+  }
+  _mm_sfence();
+}
 #endif
 
 void copy_page(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   static const bool wide = __builtin_cpu_supports("avx512f") != 0;
+  static const bool half = __builtin_cpu_supports("avx2") != 0;
   if (wide && bytes % 256 == 0) return copy_page_512(to, from, bytes);
+  if (half && bytes % 128 == 0) return copy_page_256(to, from, bytes);
 #endif
   std::memcpy(to, from, bytes);
 }

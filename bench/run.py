@@ -186,6 +186,12 @@ BENCHES = {"kv": bench_kv, "delay": bench_delay, "instructions": bench_instructi
            "recovery": bench_recovery, "soak": bench_soak, "tcp": bench_tcp}
 
 
+def what_row(row: Row) -> tuple[Any, ...]:
+    """What a row is of, whatever was measured."""
+    return tuple(row.get(key) for key in ("scenario", "case", "transport", "memory", "variant",
+                                          "page_bytes", "threads", "peer_engines"))
+
+
 def main() -> int:
     """Parses the command line and runs what it names."""
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__,
@@ -194,9 +200,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, < 50 s")
     parser.add_argument("--reps", type=int, default=21, help="measured rounds of each line")
     parser.add_argument("--parts", nargs="*", choices=data.PARTS, help="tcp, local: only these")
+    parser.add_argument("--pages", nargs="*", type=int, metavar="BYTES", choices=data.PAGES,
+                        default=data.PAGES, help="tcp, local: only these sizes")
     parser.add_argument("--json", metavar="FILE", help="write the rows here")
     parser.add_argument("--merge", action="store_true",
-                        help="recovery: keep FILE's rows of the scenarios that don't run now")
+                        help="keep those of FILE's rows that aren't measured now: "
+                        "a long run may be made in pieces")
     parser.add_argument("--svg", metavar="FILE", type=Path, help="draw what was measured")
     parser.add_argument("--only", nargs="*", default=(), metavar="SCENARIO",
                         help="recovery: deaths outages long_outages flap restarts blips fifty "
@@ -214,9 +223,10 @@ def main() -> int:
         file = Path(args.json)
         kept: list[Row] = []
         if args.merge and file.exists():
-            fresh = {row.get("scenario") for row in rows}
-            kept = [row for row in json.loads(file.read_text()) if row["scenario"] not in fresh]
-        file.write_text(json.dumps(kept + rows, indent=1) + "\n")
+            fresh = {what_row(row) for row in rows}
+            kept = [row for row in json.loads(file.read_text()) if what_row(row) not in fresh]
+        rows = sorted(kept + rows, key=lambda row: row.get("page_bytes", 0))
+        file.write_text(json.dumps(rows, indent=1) + "\n")
     if args.svg and args.what in ("tcp", "local"):
         import data_plot
 

@@ -11,15 +11,10 @@
 namespace kvmend::memory {
 
 GrantCover::GrantCover(const std::vector<GrantComponent>& components) {
-  runs_of_.push_back(0);
+  pages_.reserve(components.size());
   for (std::uint32_t c = 0; c < components.size(); ++c) {
     const GrantComponent& component = components[c];
-    for (const std::uint32_t page : component.pages) {
-      if (runs_.size() == runs_of_.back() || runs_.back().end != page)
-        runs_.push_back({.begin = page, .end = page});
-      ++runs_.back().end;
-    }
-    runs_of_.push_back(static_cast<std::uint32_t>(runs_.size()));
+    pages_.emplace_back(component.pages);
     if (component.pages.empty()) continue;
     const std::uint64_t pages = std::uint64_t{component.pages.back()} + 1;
     for (const GrantComponent::Buffer& buffer : component.buffers) {
@@ -52,29 +47,7 @@ bool GrantCover::covers(const Buffer& buffer, std::uint64_t offset, std::uint64_
     return static_cast<std::uint32_t>(buffer.shift >= 0 ? at >> buffer.shift
                                                         : at / buffer.item_bytes);
   };
-  const std::uint32_t first = page(from);
-  const std::uint32_t last = page(to);
-  const std::uint32_t lo = runs_of_[buffer.component];
-  const std::uint32_t hi = runs_of_[buffer.component + 1];
-  const auto holds = [&](std::uint32_t run) {
-    return run >= lo && run < hi && runs_[run].begin <= first && first < runs_[run].end;
-  };
-  if (!holds(hint.run)) {
-    if (holds(hint.run + 1)) {
-      ++hint.run;
-    } else {
-      // Branchless: orders of pages are random to the predictor.
-      std::uint32_t at = lo;
-      for (std::uint32_t n = hi - lo; n > 1;) {
-        const std::uint32_t half = n / 2;
-        at = runs_[at + half].begin <= first ? at + half : at;
-        n -= half;
-      }
-      if (!holds(at)) return false;
-      hint.run = at;
-    }
-  }
-  return last < runs_[hint.run].end;
+  return pages_[buffer.component].holds(page(from), page(to), hint.page);
 }
 
 // Whether `index` is the last buffer that starts at or before `offset` in the region.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvmend/ids.h"
+#include "memory/page_set.h"
 
 namespace kvmend::memory {
 
@@ -20,14 +21,14 @@ class GrantCover {
   /// Remembers the last place, since slices mostly come in order. One per loop over slices.
   struct Hint {
     std::uint32_t buffer = 0;
-    std::uint32_t run = 0;
+    std::uint32_t page = 0;  // of the component's PageSet
   };
   static constexpr std::uint32_t kNone = 0xFFFF'FFFFU;
 
   explicit GrantCover(const std::vector<GrantComponent>& components);
 
   /// The component that covers [offset, offset + length) of the region, or kNone. `length` > 0.
-  /// O(1) when slices come in order, else O(log buffers + log runs of pages).
+  /// O(1) when slices come in order, else O(log buffers), and of PageSet::holds.
   [[nodiscard]] std::uint32_t component_of(RegionRef region, std::uint64_t offset,
                                            std::uint64_t length, Hint& hint) const;
 
@@ -41,14 +42,7 @@ class GrantCover {
     std::uint32_t component = 0;
     std::int8_t shift = -1;  // of item_bytes, where that is a power of two
   };
-  // Pages [begin, end) in a row.
-  struct Run {
-    std::uint32_t begin = 0;
-    std::uint32_t end = 0;
-  };
-  // runs_[runs_of_[component] .. runs_of_[component + 1]), sorted.
-  std::vector<Run> runs_;
-  std::vector<std::uint32_t> runs_of_;
+  std::vector<PageSet> pages_;   // by component
   std::vector<Buffer> buffers_;  // by (region, begin, component)
 
   [[nodiscard]] bool covers(const Buffer& buffer, std::uint64_t offset, std::uint64_t length,

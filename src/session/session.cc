@@ -409,10 +409,14 @@ void Session::arm() {
     when = std::min({when, silent, host_.loop.now() + look});
   }
   if (tick_.armed() && tick_.when() <= when) return;
-  // A tick that failed (no memory) mustn't be the last: deadlines hang on it.
+  arm_tick(when);
+}
+
+// A tick that failed (no memory) mustn't be the last, however often it fails: deadlines hang on it.
+void Session::arm_tick(Time when) {
   tick_.arm(when, [this] {
-    if (contain("a session's timer", [this] { on_tick(); })) return;
-    tick_.arm(host_.loop.now() + kTickAgain, [this] { on_tick(); });
+    if (!contain("a session's timer", [this] { on_tick(); }))
+      arm_tick(host_.loop.now() + kTickAgain);
   });
 }
 

@@ -190,6 +190,7 @@ class Session final : private EpochEvents {
   void park_for_pair(const TransferPtr& transfer);
   void unpark_for_pair(const TransferPtr& transfer);
   bool translate(const TransferPtr& transfer);
+  void split_at_regions(TransferState& transfer);
   void enqueue(const TransferPtr& transfer, bool front);
   void data_complete(const TransferPtr& transfer);
   void send_waiting_control();
@@ -198,6 +199,7 @@ class Session final : private EpochEvents {
   [[nodiscard]] Time silent_at() const;
   void index_deadline(const TransferPtr& transfer, Time when);
   void arm();
+  void arm_tick(Time when);
   void on_tick();
   void settle_if_usable();
   void settle_openings(const Status& status);

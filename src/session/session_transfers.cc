@@ -15,6 +15,14 @@ namespace kvmend::session {
 
 using health::State;
 
+namespace {
+
+// A turn that posts more than this sends what it has once in between: the peer begins while the
+// rest of a large batch is still being prepared.
+constexpr std::uint64_t kFlushEarlyBytes = 512U << 10U;
+
+}  // namespace
+
 void Session::submit(const TransferPtr& transfer) {
   const Time now = host_.loop.now();
   if (const Status room = room_for(*transfer); !room.is_ok()) return finish(transfer, room);
@@ -128,6 +136,8 @@ void Session::pump() {
   if (!epoch_ || !epoch_->up()) return;
   send_waiting_control();
   bool posted = false;
+  bool begun = false;
+  std::uint64_t posted_bytes = 0;
   for (std::list<TransferPtr>* queue : {&urgent_, &queue_}) {
     auto at = queue->begin();
     while (at != queue->end() && epoch_ && epoch_->up() && window_open()) {
@@ -146,6 +156,12 @@ void Session::pump() {
         in_flight_.emplace(span.id, InFlight{transfer, span});
         epoch_->post(make_chunk(*transfer, span));
         posted = true;
+        posted_bytes += span.bytes;
+        if (begun || posted_bytes < kFlushEarlyBytes) continue;
+        begun = true;
+        epoch_->flush();
+        // The lane broke, or the memory of a chunk isn't there: the queue isn't what it was.
+        if (!epoch_ || !epoch_->up() || transfer->done) return schedule_pump();
       }
       if (transfer->has_unsent()) break;
       transfer->queued = false;
@@ -212,9 +228,9 @@ void Session::unpark_for_pair(const TransferPtr& transfer) {
 
 bool Session::translate(const TransferPtr& transfer) {
   if (!regions_ || tables_received_ < transfer->awaits_table) return false;
-  std::vector<transport::Piece> placed;
-  placed.reserve(transfer->pieces.size());
-  for (const transport::Piece& piece : transfer->pieces) {
+  std::vector<transport::Piece>& pieces = transfer->pieces;
+  bool whole = true;
+  for (const transport::Piece& piece : pieces) {
     // Slices merge by address alone: where regions touch, a piece may cross their border.
     for (std::uint64_t done = 0; done < piece.length;) {
       const auto head = regions_->translate_head(piece.offset + done, piece.length - done);
@@ -222,14 +238,35 @@ bool Session::translate(const TransferPtr& transfer) {
         await_newer_table(transfer, regions_->translate(piece.offset, piece.length).error());
         return false;
       }
+      whole = whole && head->length == piece.length;
+      done += head->length;
+    }
+  }
+  if (whole) {  // nearly always: in place, which spares a large transfer as much memory again
+    for (transport::Piece& piece : pieces) {
+      const auto place = regions_->translate_head(piece.offset, piece.length);
+      piece.region = place->region;
+      piece.offset = place->offset;
+    }
+  } else {
+    split_at_regions(*transfer);
+  }
+  transfer->raw = false;
+  return true;
+}
+
+void Session::split_at_regions(TransferState& transfer) {
+  std::vector<transport::Piece> placed;
+  placed.reserve(transfer.pieces.size() + 1);
+  for (const transport::Piece& piece : transfer.pieces) {
+    for (std::uint64_t done = 0; done < piece.length;) {
+      const auto head = regions_->translate_head(piece.offset + done, piece.length - done);
       placed.push_back({piece.local + done, head->region, head->offset, head->length});
       done += head->length;
     }
   }
-  host_.load.pieces += placed.size() - transfer->pieces.size();
-  transfer->pieces = std::move(placed);
-  transfer->raw = false;
-  return true;
+  host_.load.pieces += placed.size() - transfer.pieces.size();
+  transfer.pieces = std::move(placed);
 }
 
 // Perhaps the address was registered a moment ago: look once at the peer's table of now. Others go

@@ -26,6 +26,10 @@ constexpr std::size_t kMaxTimersPerTurn = 1'024;
 // Spinning goes on only if more was expected within so many spin durations.
 constexpr int kSpinActivityPeriods = 16;
 constexpr Duration kWaitForLending = 20us;
+// A core that wasn't given back for so long has other work, which would get a time slice of some
+// milliseconds whenever we spin: for a while nobody does. Who blocks instead is woken at once.
+constexpr Duration kYieldTookLong = 200us;
+constexpr Duration kNoSpinWhenCrowded = 100ms;
 // With a gap handler the loop sleeps no longer than this: only a sleep with a planned end shows
 // that the process was stopped in the middle of it.
 constexpr Duration kMaxSleepWithGapHandler = 250ms;
@@ -43,14 +47,20 @@ Result<std::unique_ptr<PosixEventLoop>> PosixEventLoop::create(const EventLoopOp
   event.data.u64 = kWakeId;
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0)
     return std::unexpected(status_of_errno(errno, "epoll_ctl"));
+  GuardedFd doorbell = GuardedFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); });
+  if (!doorbell.is_open()) return std::unexpected(status_of_errno(errno, "epoll_create1"));
+  if (::epoll_ctl(doorbell.get(), EPOLL_CTL_ADD, epoll.get(), &event) != 0)
+    return std::unexpected(status_of_errno(errno, "epoll_ctl"));
   return std::unique_ptr<PosixEventLoop>(
-      new PosixEventLoop(options, std::move(epoll), std::move(wake)));
+      new PosixEventLoop(options, std::move(epoll), std::move(wake), std::move(doorbell)));
 }
 
-PosixEventLoop::PosixEventLoop(const EventLoopOptions& options, GuardedFd epoll, GuardedFd wake)
+PosixEventLoop::PosixEventLoop(const EventLoopOptions& options, GuardedFd epoll, GuardedFd wake,
+                               GuardedFd doorbell)
     : options_(options),
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
+      doorbell_(std::move(doorbell)),
       owner_(std::this_thread::get_id()) {}
 
 PosixEventLoop::~PosixEventLoop() {
@@ -119,6 +129,7 @@ bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time 
     const MutexLock lock(mutex_);
     asleep_ = false;  // who posts from now on is heard by this thread
   }
+  ring_doorbell(false);
   bind_to_this_thread();
   driven_ = true;
   if (poller_ != nullptr) poller_->set_awake(true);
@@ -137,8 +148,10 @@ bool PosixEventLoop::drive(Task& first, const std::function<bool()>& done, Time 
   return true;
 }
 
-// Whether the loop is lent. Who drove it a moment ago waits a little for the thread in `run`, which
-// that woke for nothing, to lend it again: cheaper than to wait for a thread's answer.
+// Whether the loop is lent. While the thread in `run` only spins, it is asked to; one that
+// somebody's driving woke for nothing will soon. Waiting a little for either is cheaper than to
+// wait for a thread's answer, and who doesn't drive now wouldn't next time either: that thread
+// would be awake.
 bool PosixEventLoop::take_lent(std::unique_lock<std::mutex>& turns) {
   const auto lent = [&] {
     if (!turns.try_lock()) return false;
@@ -148,17 +161,22 @@ bool PosixEventLoop::take_lent(std::unique_lock<std::mutex>& turns) {
   };
   if (lent()) return true;
   const Time start = now();
-  if (!driven_lately(start)) return false;
+  if (crowded(start) || (!spins_.load(std::memory_order_relaxed) && !driven_lately(start)))
+    return false;
+  wanted_.fetch_add(1, std::memory_order_relaxed);
+  bool taken = false;
   do {
-    ::sched_yield();
-    if (lent()) return true;
-  } while (now() - start < kWaitForLending);
-  return false;
+    let_others_run();
+    taken = lent();
+  } while (!taken && now() - start < kWaitForLending);
+  wanted_.fetch_sub(1, std::memory_order_relaxed);
+  return taken;
 }
 
 // The thread in `run` still blocks, as it planned to before: wakes it for what it can't know of.
 void PosixEventLoop::give_back() {
   owner_.store({}, std::memory_order_release);
+  ring_doorbell(true);
   bool due = stop_.load(std::memory_order_acquire) || !ready_.empty() || !end_of_turn_.empty() ||
              timers_.next_due() < *asleep_until_;
   if (poller_ != nullptr) {
@@ -242,37 +260,44 @@ int PosixEventLoop::wait(Duration planned) {
     }
   }
   const bool lend = lends_ && !driven_ && planned != Duration::zero();
-  const int events = lend ? wait_lending(planned) : poll_epoll(planned, events_);
+  const int events = lend ? wait_lending(planned) : poll_epoll(epoll_, planned, events_);
   if (poller_ != nullptr) poller_->set_awake(true);
   const MutexLock lock(mutex_);
   asleep_ = false;
   return events;
 }
 
-// Others may run turns meanwhile. What was ready may be so no more: handlers meet EAGAIN then, and
-// an id that has gone finds no watcher.
+// Others may run turns meanwhile. What is ready is asked for only once the loop is ours again:
+// whoever drove it has served what it found.
 int PosixEventLoop::wait_lending(Duration planned) {
+  // A timer for which it wakes up anyway, some instructions late, is no reason to wake it earlier.
   asleep_until_ = planned < Duration::zero() ? kForever : now() + planned;
+  asleep_until_ = std::min(*asleep_until_, timers_.next_due());
   owner_.store({}, std::memory_order_release);
-  Events events;
   turn_.unlock();
-  int count = poll_epoll(planned, events);
-  if (!turn_.try_lock()) {
-    // Whoever drives polls, too, and serves what woke us: what is left afterwards is asked anew.
-    turn_.lock();
-    count = poll_epoll(Duration::zero(), events);
-  }
+  epoll_event rung{};
+  poll_epoll(doorbell_, planned, std::span(&rung, 1));
+  awakenings_.fetch_add(1, std::memory_order_relaxed);
+  turn_.lock();
   bind_to_this_thread();
   asleep_until_.reset();
-  std::copy_n(events.begin(), count, events_.begin());
-  return count;
+  return poll_epoll(epoll_, Duration::zero(), events_);
+}
+
+// Off: what becomes ready doesn't wake the thread in `run`. Switched on again, the kernel looks
+// whether something is ready already, and wakes it then: nothing goes unnoticed in between.
+void PosixEventLoop::ring_doorbell(bool on) {
+  epoll_event event{};
+  event.events = on ? EPOLLIN : 0U;
+  KVM_CHECK(::epoll_ctl(doorbell_.get(), EPOLL_CTL_MOD, epoll_.get(), &event) == 0,
+            "epoll_ctl of the doorbell");
 }
 
 // The thread in `run` leaves spinning to those who have driven lately: awake, it would only be in
 // their way.
 bool PosixEventLoop::may_spin() const {
   const Time at = now();
-  return at - expected_more_ < options_.spin * kSpinActivityPeriods &&
+  return at - expected_more_ < options_.spin * kSpinActivityPeriods && !crowded(at) &&
          (driven_ || !driven_lately(at));
 }
 
@@ -295,22 +320,37 @@ void PosixEventLoop::expect_more() {
 int PosixEventLoop::spin(Duration planned) {
   const Time end =
       now() + (planned < Duration::zero() ? options_.spin : std::min(planned, options_.spin));
+  const bool lends = lends_ && !driven_;
+  spins_.store(lends, std::memory_order_relaxed);
+  int found = 0;
   do {
-    if (has_posted_.load(std::memory_order_relaxed)) return -1;
-    if (poller_ != nullptr && poller_->ready()) return -1;
-    if (const int events = poll_epoll(Duration::zero(), events_); events > 0) return events;
-    // Whoever we wait for may need this very core: on a busy machine spinning must not hold it.
-    ::sched_yield();
+    if (has_posted_.load(std::memory_order_relaxed)) found = -1;
+    if (poller_ != nullptr && poller_->ready()) found = -1;
+    if (found == 0) found = poll_epoll(epoll_, Duration::zero(), events_);
+    if (found != 0 || (lends && wanted_.load(std::memory_order_relaxed) > 0)) break;
+    let_others_run();
   } while (now() < end);
-  return 0;
+  spins_.store(false, std::memory_order_relaxed);
+  return found;
 }
 
-int PosixEventLoop::poll_epoll(Duration timeout, Events& events) {
+// Whoever we wait for may need this very core: on a busy machine spinning must not hold it.
+void PosixEventLoop::let_others_run() {
+  const Time before = now();
+  ::sched_yield();
+  const Time after = now();
+  if (after - before > kYieldTookLong)
+    crowded_until_.store(after + kNoSpinWhenCrowded, std::memory_order_relaxed);
+}
+
+int PosixEventLoop::poll_epoll(const GuardedFd& epoll, Duration timeout,
+                               std::span<epoll_event> events) {
+  const auto room = static_cast<int>(events.size());
   int count = -1;
   if (precise_wait_.load(std::memory_order_relaxed)) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
     const timespec ts{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
-    count = ::epoll_pwait2(epoll_.get(), events.data(), kMaxEventsPerTurn,
+    count = ::epoll_pwait2(epoll.get(), events.data(), room,
                            timeout < Duration::zero() ? nullptr : &ts, nullptr);
     // Kernels before 5.11, and sandboxes that don't know the call.
     if (count < 0 && (errno == ENOSYS || errno == EPERM))
@@ -319,7 +359,7 @@ int PosixEventLoop::poll_epoll(Duration timeout, Events& events) {
   if (!precise_wait_.load(std::memory_order_relaxed)) {
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
     count = ::epoll_wait(
-        epoll_.get(), events.data(), kMaxEventsPerTurn,
+        epoll.get(), events.data(), room,
         timeout < Duration::zero() ? -1 : static_cast<int>(std::min<std::int64_t>(ms, INT_MAX)));
   }
   KVM_CHECK(count >= 0 || errno == EINTR, "epoll_wait failed (a loop used after fork?)");

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -101,6 +102,14 @@ class PosixEventLoop final : public EventLoop {
 
   /// Number of times a poster had to write the eventfd (tests, metrics). Any thread.
   [[nodiscard]] std::uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+  /// Number of times the thread in `run` woke up (tests). Any thread.
+  [[nodiscard]] std::uint64_t awakenings() const {
+    return awakenings_.load(std::memory_order_relaxed);
+  }
+  /// Whether others use this thread's core so much that spinning is put off (tests). Any thread.
+  [[nodiscard]] bool crowded(Time at) const {
+    return at < crowded_until_.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr std::size_t kMaxEventsPerTurn = 256;
@@ -110,7 +119,8 @@ class PosixEventLoop final : public EventLoop {
     IoWatcher* watcher = nullptr;
   };
 
-  PosixEventLoop(const EventLoopOptions& options, GuardedFd epoll, GuardedFd wake);
+  PosixEventLoop(const EventLoopOptions& options, GuardedFd epoll, GuardedFd wake,
+                 GuardedFd doorbell);
   using Events = std::array<epoll_event, kMaxEventsPerTurn>;
 
   bool turn_or_finish(Duration timeout);
@@ -122,7 +132,9 @@ class PosixEventLoop final : public EventLoop {
   [[nodiscard]] bool driven_lately(Time at) const;
   bool take_lent(std::unique_lock<std::mutex>& turns);
   int spin(Duration planned);
-  int poll_epoll(Duration timeout, Events& events);
+  int poll_epoll(const GuardedFd& epoll, Duration timeout, std::span<epoll_event> events);
+  void ring_doorbell(bool on);
+  void let_others_run();
   void give_back();
   void wake() KVM_REQUIRES(mutex_);
   void note_progress(Duration planned);
@@ -137,6 +149,9 @@ class PosixEventLoop final : public EventLoop {
   const EventLoopOptions options_;
   GuardedFd epoll_;
   GuardedFd wake_;
+  // A set that holds nothing but `epoll_`. The thread in `run` sleeps on it while it lends the
+  // loop: whoever drives switches it off, so that what it serves itself wakes nobody else.
+  GuardedFd doorbell_;
   std::atomic<std::thread::id> owner_;
 
   // Shared with posters.
@@ -147,9 +162,13 @@ class PosixEventLoop final : public EventLoop {
   std::atomic<bool> has_posted_{false};  // hint for spinning
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> wakeups_{0};
+  std::atomic<std::uint64_t> awakenings_{0};
 
   std::atomic<bool> precise_wait_{true};  // epoll_pwait2 works here
   std::atomic<Time> last_driven_{Time{}};
+  std::atomic<bool> spins_{false};  // the thread in `run` does, and would lend the loop at once
+  std::atomic<int> wanted_{0};      // threads that wait for it to do so
+  std::atomic<Time> crowded_until_{Time{}};
 
   // Held by whoever runs turns. The thread in `run` gives it away while it blocks.
   std::mutex turn_;

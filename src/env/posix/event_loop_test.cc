@@ -1,7 +1,9 @@
 #include "env/posix/event_loop.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -382,6 +384,148 @@ TEST(PosixEventLoop, ADriversTaskMayThrow) {
       },
       [&] { return went_on; });
   EXPECT_TRUE(went_on);
+}
+
+/// A pipe whose reading end a loop watches. Bytes are counted by whoever runs the loop.
+class CountedPipe : public IoWatcher {
+ public:
+  explicit CountedPipe(RunningLoop& running) : running_(running) {
+    int ends[2];
+    if (::pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    from_.reset(ends[0]);
+    to_.reset(ends[1]);
+    running.drive([this] { io_ = *running_.loop->watch(from_.get(), EPOLLIN, this); },
+                  [] { return true; });
+  }
+  ~CountedPipe() override {
+    running_.drive([this] { running_.loop->unwatch(io_); }, [] { return true; });
+  }
+  void on_io(std::uint32_t) override {
+    char byte = 0;
+    while (::read(from_.get(), &byte, 1) == 1) seen.fetch_add(1);
+  }
+  void write() { ASSERT_EQ(::write(to_.get(), "x", 1), 1); }
+  std::atomic<int> seen{0};
+
+ private:
+  RunningLoop& running_;
+  UniqueFd from_;
+  UniqueFd to_;
+  IoId io_;
+};
+
+TEST(PosixEventLoop, WhatADriverServesDoesntWakeTheLoopsOwnThread) {
+  RunningLoop running;
+  CountedPipe pipe(running);
+  constexpr int kBytes = 200;
+  std::uint64_t before = 0;
+  std::uint64_t after = 0;
+  running.drive(
+      [&] {
+        before = running.loop->awakenings();
+        pipe.write();
+      },
+      [&] {
+        const int seen = pipe.seen.load();
+        after = running.loop->awakenings();
+        if (seen < kBytes && after - before < 5) pipe.write();
+        return seen >= kBytes || after - before >= 5;
+      });
+  EXPECT_EQ(after, before);
+  EXPECT_EQ(pipe.seen.load(), kBytes);
+}
+
+// Its own thread sleeps until the timer anyway: a driver that leaves needn't wake it for that.
+TEST(PosixEventLoop, ADriverLeavesTheLoopsOwnThreadAsleepThatKnowsOfTheTimer) {
+  RunningLoop running;
+  PosixEventLoop& loop = *running.loop;
+  running.drive([&] { loop.add_timer(loop.now() + 1h, [] {}); }, [] { return true; });
+  while (loop.awakenings() < 1) std::this_thread::yield();  // for a timer that was new to it
+  running.drive([] {}, [] { return true; });                // it sleeps again
+  const std::uint64_t wakeups = loop.wakeups();
+  for (int i = 0; i < 100; ++i) running.drive([] {}, [] { return true; });
+  EXPECT_EQ(loop.wakeups(), wakeups);
+}
+
+// A spin that yields would give each of a compute-bound neighbour's time slices away.
+TEST(PosixEventLoop, DoesntSpinOnACoreThatOthersUse) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  auto loop = make_loop({.spin = 50us});
+  EXPECT_FALSE(loop->crowded(loop->now()));
+  std::atomic<bool> over{false};
+  std::jthread neighbour([&] {
+    while (!over.load(std::memory_order_relaxed)) {
+    }
+  });
+  EXPECT_TRUE(run_until(*loop, [&] {
+    loop->expect_more();
+    return loop->crowded(loop->now());
+  }));
+  over.store(true);
+  neighbour.join();
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// Else whoever came while it spins would never get it: every answer makes it spin again.
+TEST(PosixEventLoop, ALoopThatOnlySpinsIsLent) {
+  RunningLoop running({.spin = 20s});
+  PosixEventLoop& loop = *running.loop;
+  std::atomic<bool> spins{false};
+  loop.post([&] {
+    loop.expect_more();
+    loop.at_end_of_turn([&] { spins.store(true); });
+  });
+  while (!spins.load()) std::this_thread::yield();
+  const Time start = loop.now();
+  running.drive([] {}, [] { return true; });
+  EXPECT_LT(loop.now() - start, 15s);
+}
+
+// Events, tasks and timers that come just when a driver leaves: its own thread must take them,
+// since nobody else will.
+TEST(PosixEventLoop, NothingIsMissedWhenADriverLeaves) {
+  for (const Duration spin : {Duration::zero(), Duration(20us)}) {
+    RunningLoop running({.spin = spin});
+    PosixEventLoop& loop = *running.loop;
+    CountedPipe pipe(running);
+    constexpr int kRounds = 3'000;
+    std::atomic<int> round{0};
+    std::jthread driver([&] {
+      for (int i = 1; i <= kRounds; ++i) {
+        while (round.load() < i) std::this_thread::yield();
+        int looks = i % 7;  // it leaves after so many turns, or earlier
+        Task task = [] {};
+        loop.drive(task, [&] { return looks-- <= 0; }, loop.now() + Duration(i % 5 * 3us));
+      }
+    });
+    for (int i = 1; i <= kRounds; ++i) {
+      std::atomic<int> ran{0};
+      round.store(i);
+      for (int spins = i % 64; spins > 0; --spins) static_cast<void>(round.load());
+      if (i % 3 == 0) {
+        loop.post([&] { ran.fetch_add(1); });
+      } else if (i % 3 == 1) {
+        loop.post([&] { loop.add_timer(loop.now() + 20us, [&] { ran.fetch_add(1); }); });
+      } else {
+        pipe.write();
+      }
+      const int seen = (i + 1) / 3;  // bytes so far
+      const Time deadline = loop.now() + 30s;
+      while (i % 3 == 2 ? pipe.seen.load() < seen : ran.load() == 0) {
+        if (loop.now() > deadline) {
+          round.store(kRounds);  // lets the driver go
+          FAIL() << "round " << i;
+        }
+        std::this_thread::yield();
+      }
+    }
+  }
 }
 
 TEST(PosixEventLoop, ManyDriversAndPostersLoseNothing) {

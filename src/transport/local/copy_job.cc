@@ -144,7 +144,10 @@ void CopyJob::copy_by_stores(std::size_t& part, std::uint32_t& offset) {
     const Part& piece = parts_[part];
     const std::size_t n = std::min<std::size_t>(left, piece.length - offset);
     const auto* from = reinterpret_cast<const std::byte*>(piece.from) + offset;  // NOLINT
-    fast_copy(piece.to + offset, from, n);
+    const bool more = part + 1 < parts_.size() && parts_[part + 1].way == Way::kStores;
+    const auto* next =
+        more ? reinterpret_cast<const std::byte*>(parts_[part + 1].from) : nullptr;  // NOLINT
+    fast_copy(piece.to + offset, from, n, next);
     if (sum_) sum_->update({piece.to + offset, n});
     left -= n;
     advance(n, part, offset);

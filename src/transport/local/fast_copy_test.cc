@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -19,7 +20,12 @@ TEST(FastCopy, CopiesAnyLengthAtAnyAlignmentAndNothingBeside) {
     const std::size_t to_at = random() % 200;
     const std::size_t bytes = round % 3 == 0 ? random() % 300 : random() % 30'000;
     std::vector<std::byte> to(40'000, kGuard);
-    fast_copy(to.data() + to_at, from.data() + from_at, bytes);
+    // What is to come next is fetched only: it may lie anywhere, and needn't be there at all.
+    const std::byte* const nowhere = reinterpret_cast<const std::byte*>(std::uintptr_t{64});
+    const std::byte* const next = round % 4 == 0   ? nullptr
+                                  : round % 4 == 1 ? nowhere
+                                                   : from.data() + random() % from.size();
+    fast_copy(to.data() + to_at, from.data() + from_at, bytes, next);
     finish_copies();
     ASSERT_EQ(std::memcmp(to.data() + to_at, from.data() + from_at, bytes), 0) << bytes;
     for (std::size_t i = 0; i < to_at; ++i) ASSERT_EQ(to[i], kGuard);

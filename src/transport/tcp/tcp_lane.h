@@ -108,6 +108,12 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
     wire::AckEntry result;
   };
 
+  // Where the bytes of a read lie.
+  struct Source {
+    std::vector<iovec> parts;
+    std::uint64_t checksum = 0;
+  };
+
   // env::StreamHandler
   void on_connected() override;
   void on_readable() override;
@@ -168,6 +174,8 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void flush_acks();
   void flush_soon();
   [[nodiscard]] bool may_queue_read() const;
+  Status locate(ReadJob& job, std::uint32_t* argument, Source& source);
+  [[nodiscard]] std::vector<std::byte> read_end(const ReadJob& job);
   void start_next_reply();
   void end_reply();
   void finish_reply(ChunkId chunk);

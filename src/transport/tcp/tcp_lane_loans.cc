@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/config.h"
-#include "memory/guarded.h"
 #include "transport/tcp/answers.h"
 #include "transport/tcp/tcp_lane.h"
 
@@ -136,24 +135,14 @@ bool TcpLane::lend(ReadJob& job) {
   if (!read_sender_ || !read_sender_->ready() || lent_.size() >= config::kMaxLoans ||
       context_.counters.queued_read_slices >= config::kMaxQueuedReadSlices)
     return false;
-  std::vector<iovec> source;
+  Source source;
   std::uint32_t argument = 0;
-  job.removals = context_.regions.removals();
-  if (!resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch)
-           .is_ok() ||
-      job.scratch)
-    return false;  // where it is refused, too
-  std::uint64_t checksum = 0;
-  if (job.checksum) {
-    const auto sum = memory::guarded_checksum(source);
-    if (!sum) return false;
-    checksum = *sum;
-  }
-  const auto loan = read_sender_->lend(job.grant, source, sources_);
+  if (!locate(job, &argument, source).is_ok() || job.scratch) return false;  // refused there, too
+  const auto loan = read_sender_->lend(job.grant, source.parts, sources_);
   if (!loan) return false;
   std::vector<std::byte> frame;
   wire::append_read_offer(frame, job.checksum ? wire::kFlagChecksum : std::uint8_t{0}, job.chunk,
-                          {.loan = *loan, .checksum = checksum}, sources_);
+                          {.loan = *loan, .checksum = source.checksum}, sources_);
   lent_.emplace(*loan, std::move(job));
   send_small(read_sender_, std::move(frame));
   return true;
@@ -186,11 +175,8 @@ Status TcpLane::on_read_taken(const wire::FrameHeader& header, Bytes body) {
     context_.counters.payload_bytes_sent += job.bytes;
     context_.counters.pulled_bytes_sent += job.bytes;
   }
-  const wire::AckEntry result = to_entry(job.chunk, status, argument);
-  std::vector<std::byte> end;
-  wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&result, 1));
-  forget_slices(job);
-  send_small(read_sender_, std::move(end));
+  job.result = to_entry(job.chunk, status, argument);
+  send_small(read_sender_, read_end(job));
   update_reading();
   return Status::ok();
 }

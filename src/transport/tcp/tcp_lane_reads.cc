@@ -47,12 +47,28 @@ void TcpLane::forget_slices(const ReadJob& job) {
   context_.counters.queued_read_slices -= slices;
 }
 
-void TcpLane::end_reply() {
-  const ReadJob& job = jobs_.front();
+// Asks the grant where a read's bytes lie now, and sums them up if that is wanted.
+Status TcpLane::locate(ReadJob& job, std::uint32_t* argument, Source& source) {
+  job.removals = context_.regions.removals();
+  Status status =
+      resolve(job.grant, Access::kRemoteRead, job.slices, argument, source.parts, job.scratch);
+  if (!status.is_ok() || !job.checksum) return status;
+  const auto sum = memory::guarded_checksum(source.parts);
+  if (!sum) return source_fault();
+  source.checksum = *sum;
+  return status;
+}
+
+// The last frame of a read, whichever way its bytes went.
+std::vector<std::byte> TcpLane::read_end(const ReadJob& job) {
   std::vector<std::byte> end;
   wire::append_acks(end, FrameType::kReadEnd, job.chunk.value, std::span(&job.result, 1));
-  writer_.queue_urgent(std::move(end));
   forget_slices(job);
+  return end;
+}
+
+void TcpLane::end_reply() {
+  writer_.queue_urgent(read_end(jobs_.front()));
   jobs_.pop_front();
 }
 
@@ -61,29 +77,18 @@ void TcpLane::start_next_reply() {
   answering_ = false;
   while (!jobs_.empty() && !answering_) {
     ReadJob& job = jobs_.front();
-    std::vector<iovec> source;
+    Source source;
     std::uint32_t argument = 0;
-    job.removals = context_.regions.removals();
-    const Status status =
-        resolve(job.grant, Access::kRemoteRead, job.slices, &argument, source, job.scratch);
+    const Status status = locate(job, &argument, source);
     job.result = to_entry(job.chunk, status, argument);
     if (!status.is_ok()) {
       ++context_.counters.frames_refused;
       end_reply();
       continue;
     }
-    std::uint64_t checksum = 0;
-    if (job.checksum) {
-      const auto sum = memory::guarded_checksum(source);
-      if (!sum) {
-        job.result = to_entry(job.chunk, source_fault());
-        end_reply();
-        continue;
-      }
-      checksum = *sum;
-    }
     answering_ = true;
-    writer_.queue_reply(job.chunk, std::move(source), job.bytes, checksum, job.checksum);
+    writer_.queue_reply(job.chunk, std::move(source.parts), job.bytes, source.checksum,
+                        job.checksum);
   }
 }
 
