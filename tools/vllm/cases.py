@@ -1,6 +1,6 @@
 """Real vLLM over kvmend: prefill and decode instances against a single one, token by token.
 
-    python tools/vllm/cases.py HOME [--tp] [--staged]        (what ./dev vllm runs)
+    python tools/vllm/cases.py HOME [--tp | --pp | --dp] [--staged] [--hybrid]    (./dev vllm)
 
 Every case asks for the same tokens as one instance alone gives, within a bound, from instances that
 only the case itself restarts. Prints a line per case, then JSON; exits 1 if any case failed.
@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import client
-from client import Answer, ask, decode, later, prefill, tokens_of
+import hybrid_model
+from client import Answer, Prompt, ask, decode, later, prefill, tokens_of
 from instance import Instance, connector
-from prompts import references, story
+from prompts import references, story, tokens
 
 LEASE = 5.0  # seconds: short, for the late peer
 DEADLINE = 4.0  # seconds of a load
 COMPUTE = 20.0  # seconds that a prompt may take on a busy machine, beside the deadline
 
-PROMPTS = {
+PROMPTS: dict[str, Prompt] = {
     **{f"short {i}": text for i, text in enumerate([
         "The longest river of Europe is", "import numpy as np\n", "Bread is made of",
     ])},
@@ -39,6 +40,12 @@ PROMPTS = {
     "prefix a": story(200, 28) + " the river rose.",
     "prefix b": story(200, 28) + " nobody had asked the miller, who slept.",
 }  # fmt: skip
+
+
+#: Lengths at which a window's beginning is at, before or behind the beginning of a block.
+EDGES = [
+    hybrid_model.WINDOW + blocks * hybrid_model.BLOCK + off for blocks in (1, 2) for off in (-1, 0, 1)
+]
 
 
 class Failed(AssertionError):
@@ -53,11 +60,16 @@ def check(condition: Any, what: str) -> None:
 class Lab:
     """A prefill and a decode instance, and what one alone answers."""
 
-    def __init__(self, home: Path, **settings: Any) -> None:
-        """`settings`: of both instances' connectors."""
+    def __init__(self, home: Path, model: str, **settings: Any) -> None:
+        """`model`: a folder in `home`. `settings`: of both instances' connectors."""
         self.home = home
+        self.model = model
         self.settings = settings
-        self.expected = references(home, PROMPTS)
+        self.prompts = dict(PROMPTS)
+        if model == "hybrid":
+            for n in EDGES:
+                self.prompts[f"story of {n} tokens"] = tokens(home, story(300 + n, 40), n)
+        self.expected = references(home, model, self.prompts)
         self.count = 0
         self.report: dict[str, Any] = {}
         self.p, self.d = self.start_prefill(), self.start_decode()
@@ -65,12 +77,12 @@ class Lab:
     def start_prefill(self, *options: str) -> Instance:
         self.count += 1
         kv = connector("kv_producer", lease_seconds=LEASE, **self.settings)
-        return Instance(f"prefill-{self.count}", self.home, kv, *options)
+        return Instance(f"prefill-{self.count}", self.home, self.model, kv, *options)
 
     def start_decode(self, *options: str, policy: str = "recompute") -> Instance:
         self.count += 1
         kv = connector("kv_consumer", policy, load_deadline_seconds=DEADLINE, **self.settings)
-        return Instance(f"decode-{self.count}", self.home, kv, *options)
+        return Instance(f"decode-{self.count}", self.home, self.model, kv, *options)
 
     def right(self, name: str, answer: Answer, within: float = COMPUTE) -> None:
         """The answer has the tokens of a single instance, in time."""
@@ -127,9 +139,10 @@ def equal(lab: Lab) -> None:
     server = client.proxy.serve([lab.p.url], [lab.d.url])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    before, names = lab.d.metrics(), [n for n in PROMPTS if n.startswith(("short", "story"))]
+    before = lab.d.metrics()
+    names = [n for n in lab.prompts if n.startswith(("short", "story"))]
     for name in names:
-        lab.right(name, ask(url, PROMPTS[name]))
+        lab.right(name, ask(url, lab.prompts[name]))
     lab.counted(before, loads=len(names))
     lab.released(LEASE / 2)
     check(lab.p.metrics().get("leases_done", 0) == len(names), "leases weren't given back")
@@ -297,16 +310,39 @@ def fresh(lab: Lab, name: str) -> str:
 
 def tensor_parallel(lab: Lab) -> None:
     """Prefill on one rank and decode on three, then the other way round."""
-    for p, d in ((1, 3), (3, 1)):
+    unequal(lab, "--tensor-parallel-size", (1, 3), (3, 1))
+
+
+def pipeline_parallel(lab: Lab) -> None:
+    """Prefill in one stage and decode in two, then the other way round."""
+    unequal(lab, "--pipeline-parallel-size", (1, 2), (2, 1))
+
+
+def unequal(lab: Lab, option: str, *sizes: tuple[int, int]) -> None:
+    """Every rank of decode loads its heads and layers."""
+    for p, d in sizes:
         lab.p.kill(), lab.d.kill()
-        lab.p = lab.start_prefill("--tensor-parallel-size", str(p))
-        lab.d = lab.start_decode("--tensor-parallel-size", str(d))
+        lab.p, lab.d = lab.start_prefill(option, str(p)), lab.start_decode(option, str(d))
         lab.p.wait(), lab.d.wait()
         names = ["short 0", "story 0", "story 3"]
         for name in names:
             lab.right(name, both(lab, name), 3 * COMPUTE)
         lab.counted({}, loads=len(names) * d, loads_failed=0)
         lab.released(LEASE / 2)
+
+
+def data_parallel(lab: Lab) -> None:
+    """Two engines at decode: whichever gets a request loads it."""
+    lab.d.kill()
+    lab.d = lab.start_decode("--data-parallel-size", "2")
+    lab.p.wait(), lab.d.wait()
+    names = [f"story {i}" for i in range(4)]
+    replies = {name: prefill(lab.p.url, PROMPTS[name]) for name in names}
+    waiting = [(n, later(decode, lab.d.url, PROMPTS[n], reply)) for n, reply in replies.items()]
+    for name, answer in waiting:
+        lab.right(name, answer.result(), 4 * COMPUTE)
+    lab.counted({}, loads=len(names), loads_failed=0)
+    lab.released(LEASE / 2)
 
 
 CASES = (
@@ -318,6 +354,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("home", type=Path)
     parser.add_argument("--tp", action="store_true", help="unequal tensor parallelism instead")
+    parser.add_argument("--pp", action="store_true", help="unequal pipeline parallelism instead")
+    parser.add_argument("--dp", action="store_true", help="a decode of two engines instead")
+    parser.add_argument(
+        "--hybrid", action="store_true", help="a model with sliding windows in some layers"
+    )
     parser.add_argument(
         "--staged", action="store_true", help="as if the caches weren't in host memory"
     )
@@ -325,9 +366,16 @@ def main() -> int:
     args = parser.parse_args()
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
     cases = [c for c in CASES if not args.only or c in (equal,) or c.__name__ in args.only]
-    lab = Lab(args.home.resolve(), **({"staging": "always"} if args.staged else {}))
+    for case in (tensor_parallel, pipeline_parallel, data_parallel):
+        if getattr(args, "".join(word[0] for word in case.__name__.split("_"))):
+            cases = [case]
+    home, model = args.home.resolve(), "model"
+    if args.hybrid:
+        model = "hybrid"
+        hybrid_model.make(home / "model", home / model)
+    lab = Lab(home, model, **({"staging": "always"} if args.staged else {}))
     try:
-        for case in (tensor_parallel,) if args.tp else cases:
+        for case in cases:
             lab.run(case.__name__.replace("_", " "), case)
         for instance in (lab.p, lab.d):
             if instance.alive:

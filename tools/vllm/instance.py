@@ -44,16 +44,17 @@ class Instance:
     """Unmodified vLLM: API server, engine core and workers. One thread at a time."""
 
     def __init__(
-        self, tag: str, home: Path, kv: dict[str, Any] | None = None, *options: str
+        self, tag: str, home: Path, model: str, kv: dict[str, Any] | None = None, *options: str
     ) -> None:
-        """`home`: what ./dev vllm installed. The log is home/logs/<tag>.log."""
+        """`home`: what ./dev vllm installed; `model`: a folder there. Its log is home/logs/<tag>.log.
+        """
         self.tag, self.port = tag, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home / "logs" / f"{tag}.log"
         self.log.parent.mkdir(exist_ok=True)
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(home / "model"), "--served-model-name", NAME,
+            "--model", str(home / model), "--served-model-name", NAME,
             "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32",
             "--enforce-eager", "--max-model-len", str(MAX_TOKENS), "--max-num-seqs", "8",
             "--max-num-batched-tokens", str(MAX_TOKENS), "--kv-cache-memory-bytes", str(KV_BYTES),
