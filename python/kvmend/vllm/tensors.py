@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -14,7 +15,7 @@ from .worker_side import Caches
 __all__ = ["caches_of", "dtypes_of"]
 
 #: Of a layer: its cache, or the parts of its state.
-Cache = torch.Tensor | Sequence[torch.Tensor]
+Cache: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 
 
 @dataclass(frozen=True)
@@ -61,23 +62,22 @@ def caches_of(
 
 def layers_of(caches: Mapping[str, Cache], groups: Mapping[str, int]) -> list[Layer]:
     """Layers that use another one's cache count once, under the first name in its group."""
-    only = 0 if len(set(groups.values())) <= 1 else None
     found: dict[tuple[int, tuple[int, int]], Layer] = {}
-    strange: list[Layer] = []
-    for name, cache in caches.items():
-        state = not isinstance(cache, torch.Tensor)
-        parts = list(cache) if state else [cache]
-        for i, tensor in enumerate(parts):
-            group = groups.get(name, only)
-            layer = Layer(f"{name}#{i}" if state else name, group or 0, tensor, state)
-            if group is None:
-                strange.append(layer)
-            else:
-                found.setdefault((group, layer.place), layer)
+    for name, group in groups.items():
+        for layer in parts_of(name, caches[name], group) if name in caches else ():
+            found.setdefault((group, layer.place), layer)
     known = {layer.place for layer in found.values()}
-    if lost := [layer.name for layer in strange if layer.place not in known]:
-        raise Incompatible(f"{lost[0]} is in no KV cache group")
+    for name in caches:
+        others = [p for p in parts_of(name, caches[name], 0) if p.place not in known]
+        if name not in groups and others:
+            raise Incompatible(f"{name} is in no KV cache group")
     return list(found.values())
+
+
+def parts_of(name: str, cache: Cache, group: int) -> list[Layer]:
+    if isinstance(cache, torch.Tensor):
+        return [Layer(name, group, cache, opaque=False)]
+    return [Layer(f"{name}#{i}", group, part, opaque=True) for i, part in enumerate(cache)]
 
 
 def geometry_of(layer: Layer, blocks: int) -> LayerGeometry:
