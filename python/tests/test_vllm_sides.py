@@ -366,6 +366,11 @@ def test_a_state_of_other_tokens_than_those_that_are_loaded_is_not_taken(
     _, params = p.scheduler.finished(whole, [[7, 3, 12], [0, 0, 6]])
     assert params
     assert d.scheduler.matched_tokens(Request("d", PROMPT, params), 0) == (0, False)
+    fewer = Request("fewer", LONG, p.prefill("r", LONG, [7, 3, 12, 4, 8], [0, 0, 0, 0, 6]))
+    assert d.scheduler.matched_tokens(fewer, 0) == (len(LONG) - 1, True)
+    d.scheduler.allocated(fewer, [[5, 19, 18, 1, 2], [0, 0, 0, 0, 3]], len(LONG) - 2)
+    until(lambda: d.everyone("received", "fewer"), p, d)
+    assert d.ranks[0].lost == {"fewer"}
 
 
 def test_a_window_that_prefill_has_left_behind_is_computed_from_the_beginning(

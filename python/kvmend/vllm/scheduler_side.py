@@ -80,6 +80,7 @@ class SchedulerSide:
         self._settings = settings
         self._groups = tuple(groups)
         self._looks_back = any(group.kind != FULL for group in groups)
+        self._states = any(group.kind == STATE for group in groups)
         self._serves = serves
         self._step = Step()
         self._empty_steps = 0
@@ -125,7 +126,7 @@ class SchedulerSide:
         # vLLM computes the last token of a prompt that is there as a whole once more. What that
         # one looks back at may be gone by then: leave it out where it matters.
         most = request.num_prompt_tokens - self._looks_back
-        if offer.tokens > most and any(group.kind == STATE for group in self._groups):
+        if offer.tokens > most and self._states:
             return 0, False  # a state is one of all the tokens that it has seen
         count = min(offer.tokens, most) - computed
         if count <= 0:
@@ -147,8 +148,10 @@ class SchedulerSide:
         if waited:
             self._step.renewals.append((offer, waited))  # the load has the lease's whole time
         computed = self._computed.pop(request.request_id, 0)
+        tokens = computed + external
         found = [
-            moves(group, held, ours, computed, computed + external)
+            moves(group, held, ours, computed, tokens)
+            if group.kind != STATE or tokens == offer.tokens else None
             for group, held, ours in zip(self._groups, offer.groups, blocks, strict=True)
         ]
         whole = tuple(move for move in found if move is not None)
@@ -236,7 +239,7 @@ class SchedulerSide:
         blocks = [block for held in groups for block in held.blocks]
         if not blocks or not request.prompt_token_ids or not self._ranks:
             return False, None
-        if tokens != request.num_computed_tokens and any(g.kind == STATE for g in self._groups):
+        if tokens != request.num_computed_tokens and self._states:
             log.warning("request %s isn't offered: its state is past its prompt; ask prefill for "
                         "one token", request.request_id)  # fmt: skip
             return False, None
