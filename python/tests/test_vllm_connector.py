@@ -31,6 +31,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     supports_hma,
 )
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -102,6 +103,9 @@ class Instance:
             for name, pool in zip(group.layer_names, self.pools, strict=True)
         }
         self.worker.register_kv_caches(self.caches)
+        self.pool = BlockPool(BLOCKS, enable_caching=True, hash_block_size=TOKENS)
+        blocks = SimpleNamespace(block_pool=self.pool)
+        self.scheduler.bind_kv_cache_manager(blocks)
         handshake = pickle.loads(pickle.dumps(self.worker.get_handshake_metadata()))
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): handshake})
         self.counts = self.scheduler.build_kv_connector_stats()
@@ -118,7 +122,9 @@ class Instance:
             worker.save_kv_layer(name, cache, None)
         worker.wait_for_save()
         results = worker.get_transfer_results(finished or set())
-        out.finished_sending = results.finished_sending
+        out.kv_connector_worker_meta = pickle.loads(
+            pickle.dumps(worker.build_connector_worker_meta())
+        )
         out.finished_recving = results.finished_recving
         out.failed_recving = results.failed_recving
         out.invalid_block_ids = worker.get_block_ids_with_load_errors()
@@ -143,9 +149,17 @@ class Instance:
         self.scheduler.on_new_request(request)
         request.num_computed_tokens = request.num_prompt_tokens
         request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        used = [self.pool.blocks[number] for group in blocks for number in group if number]
+        self.pool.touch(used)  # as the request's
         keep, params = self.scheduler.request_finished_all_groups(request, blocks)
-        assert keep and params
+        assert params and not keep
+        self.pool.free_blocks(used)  # vLLM has nothing more to do for it
+        assert self.held == len(used)
         return params
+
+    @property
+    def held(self) -> int:
+        return BLOCKS - 1 - self.pool.get_num_free_blocks()
 
     def decode(self, params: dict[str, Any], *blocks: list[int]) -> None:
         request = self.request("d", dict(params), RequestStatus.WAITING)
@@ -188,14 +202,14 @@ def test_two_groups_that_share_memory_go_from_prefill_to_decode(
     p = instance("kv_both", 1, TWO, staging=staging)
     d = instance("kv_both", 2, TWO, staging=staging)
     d.decode(p.prefill([7, 2, 5], [0, 3, 8]), [1, 9, 4], [0, 6, 2])
-    received, sent = set(), set()
+    received = set()
 
     def both() -> bool:
-        sent.update(p.step().finished_sending or ())
+        p.step()
         out = d.step()
         received.update(out.finished_recving or ())
         assert not out.invalid_block_ids and not out.failed_recving
-        return received == {"d"} and sent == {"p"}
+        return received == {"d"} and p.held == 0
 
     wait_until(both)
     assert torch.equal(d.pools[0][[1, 9, 4, 6, 2]], p.pools[0][[7, 2, 5, 3, 8]])
@@ -209,7 +223,7 @@ def test_a_lease_of_two_groups_that_is_over_becomes_a_request_that_failed(
     p = instance("kv_producer", 1, TWO, lease_seconds=0.001)
     d = instance("kv_consumer", 2, TWO)
     params = p.prefill([7, 2, 5], [0, 3, 8])
-    wait_until(lambda: p.step().finished_sending)
+    wait_until(lambda: p.step() and p.held == 0)
     d.decode(params, [1, 9, 4], [0, 6, 2])
     outs = []
 
@@ -229,14 +243,14 @@ def test_a_request_goes_from_prefill_to_decode(
     p = instance("kv_producer", 1, staging=staging)
     d = instance("kv_consumer", 2, staging=staging)
     d.decode(p.prefill([7, 2, 5]), [1, 9, 4])
-    received, sent = set(), set()
+    received = set()
 
     def both() -> bool:
-        sent.update(p.step().finished_sending or ())
+        p.step()
         out = d.step()
         received.update(out.finished_recving or ())
         assert not out.invalid_block_ids
-        return received == {"d"} and sent == {"p"}
+        return received == {"d"} and p.held == 0
 
     wait_until(both)
     for name, cache in d.caches.items():
@@ -250,7 +264,7 @@ def test_a_lease_that_is_over_becomes_blocks_that_failed(
 ) -> None:
     p, d = instance("kv_producer", 1, lease_seconds=0.001), instance("kv_consumer", 2)
     params = p.prefill([7, 2, 5])
-    wait_until(lambda: p.step().finished_sending)
+    wait_until(lambda: p.step() and p.held == 0)
     d.decode(params, [1, 9, 4])
     failed: set[int] = set()
 

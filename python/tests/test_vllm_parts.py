@@ -203,13 +203,13 @@ def test_the_lessor_ends_leases_by_word_and_by_time_and_says_so_once() -> None:
     lessor.begin(LeaseOrder("b", 1, 1, 9.0, [2]))
     lessor.refuse(LeaseOrder("c", 2, 1, 9.0, [3]))
     assert state(board, 2, 1) is LeaseState.AHEAD
-    assert lessor.ended() == {"c"} and state(board, 2, 1) is LeaseState.OVER
+    assert lessor.ended() == {2} and state(board, 2, 1) is LeaseState.OVER
     board.done[1, 0] = mark(1, 1)
-    assert lessor.ended() == {"b"} and state(board, 1, 1) is LeaseState.OVER
+    assert lessor.ended() == {1} and state(board, 1, 1) is LeaseState.OVER
     now[0] = 104.9
     assert lessor.ended() == set() and state(board, 0, 1) is LeaseState.LIVE
     now[0] = 105.0
-    assert lessor.ended() == {"a"} and state(board, 0, 1) is LeaseState.OVER
+    assert lessor.ended() == {0} and state(board, 0, 1) is LeaseState.OVER
     assert lessor.ended() == set() and len(lessor) == 0
     assert counts == {"leases": 2, "leases_done": 1, "leases_expired": 2}
 
@@ -227,7 +227,7 @@ def test_a_lease_is_renewed_up_to_ten_times_its_length() -> None:
             break
         assert not lessor.ended(), now
     now[0] = 100.0
-    assert lessor.ended() == {"a"} and counts["leases_expired"] == 1
+    assert lessor.ended() == {0} and counts["leases_expired"] == 1
 
 
 # ------------------------------------------------------------------------------------------ offers

@@ -13,6 +13,7 @@ from kvmend.testing.vllm_rank import (
     BLOCKS,
     GROUPS,
     TOKENS,
+    BlockCounts,
     Request,
     Side,
     Status,
@@ -21,7 +22,7 @@ from kvmend.testing.vllm_rank import (
 )
 from kvmend.vllm.groups import FULL, STATE, WINDOW, Group
 from kvmend.vllm.parallel import heads_of
-from kvmend.vllm.scheduler_side import EMPTY_STEPS, MAX_PAUSE, SchedulerSide
+from kvmend.vllm.scheduler_side import SchedulerSide
 from kvmend.vllm.settings import Settings
 
 PROMPT = list(range(100, 100 + 2 * TOKENS + 3))  # three blocks, the last one not full
@@ -74,7 +75,6 @@ def test_blocks_arrive_whatever_the_two_parallelisms(
     until(lambda: d.everyone("received", "d") and p.everyone("sent", "p"), p, d)
     assert same(d, [5, 19, 18], 1, [7, 3, 12]) and untouched(d, 2, [5, 19, 18])
     assert not any(rank.failed for rank in d.ranks)
-    p.scheduler.sent({"p"})
     assert (p.counted("leases_done"), d.counted("loads")) == (p_size, d_size)
 
 
@@ -114,7 +114,7 @@ def test_a_request_that_was_aborted_before_it_got_blocks_is_given_back(
     p, d = side(seed=1), side(seed=2)
     params = p.prefill("p", PROMPT, [7, 3, 12])
     request = Request("d", PROMPT, params, status=Status("FINISHED_ABORTED"))
-    assert d.scheduler.finished(request, [[]]) == (False, None)
+    assert d.scheduler.finished(request, [[]]) is None
     until(lambda: p.everyone("sent", "p"), p, d)
 
 
@@ -124,7 +124,6 @@ def test_a_lease_that_is_over_is_refused_even_when_the_blocks_have_changed(
     p, d = side(seed=1, lease_seconds=0.001), side(seed=2)
     params = p.prefill("p", PROMPT, [7, 3, 12])
     until(lambda: p.everyone("sent", "p"), p)
-    p.scheduler.sent({"p"})
     again = p.prefill("another", PROMPT, [7, 3, 12])  # has the same blocks now
     assert again["kvmend"]["lease"] != params["kvmend"]["lease"]
     d.decode("d", PROMPT, params, [5, 19, 18])
@@ -140,7 +139,7 @@ def test_a_lease_that_ends_while_it_is_read_does_not_count(side: Callable[..., S
         d.turn()
         assert "d" not in d.ranks[0].received
     p.turn()
-    slot = p.ranks[0].worker._lessor._leases["p"]
+    slot = p.ranks[0].worker._lessor._leases[p.slots["p"]]
     p.ranks[0].worker._lessor._board.end(slot.slot, slot.generation)
     until(lambda: d.everyone("received", "d"), d)
     assert d.ranks[0].failed == {5, 19, 18}
@@ -253,8 +252,9 @@ def test_requests_that_did_not_end_well_are_not_leased(side: Callable[..., Side]
     p = side(seed=1)
     for status in ("FINISHED_ABORTED", "FINISHED_ERROR", "FINISHED_IGNORED"):
         request = Request("p", PROMPT, {"do_remote_decode": True}, 19, Status(status))
-        assert p.scheduler.finished(request, [[1, 2, 3]]) == (False, None)
-    assert p.scheduler.finished(Request("x", PROMPT, None), [[1]]) == (False, None)
+        assert p.scheduler.finished(request, [[1, 2, 3]]) is None
+    assert p.scheduler.finished(Request("x", PROMPT, None), [[1]]) is None
+    assert not p.pool.held
 
 
 def test_staging_that_is_used_up_offers_nothing_until_it_is_given_back(
@@ -264,9 +264,9 @@ def test_staging_that_is_used_up_offers_nothing_until_it_is_given_back(
     p.prefill("first", PROMPT, [7, 3, 12])
     finished = Request("second", PROMPT, {"do_remote_decode": True}, len(PROMPT),
                        Status("FINISHED_STOPPED"))  # fmt: skip
-    assert p.scheduler.finished(finished, [[1, 2, 4]]) == (False, None)
-    p.scheduler.sent({"first"})
-    assert p.scheduler.finished(finished, [[1, 2, 4]])[0]
+    assert p.scheduler.finished(finished, [[1, 2, 4]]) is None
+    p.scheduler.ended({p.slots["first"]: 1})
+    assert p.scheduler.finished(finished, [[1, 2, 4]])
 
 
 def test_many_requests_at_once_keep_their_blocks_apart(side: Callable[..., Side]) -> None:
@@ -359,11 +359,11 @@ def test_a_state_of_other_tokens_than_those_that_are_loaded_is_not_taken(
     p, d = side(seed=1, groups=groups), side(seed=2, groups=groups)
     going = Request("p", list(PROMPT), {"do_remote_decode": True}, len(PROMPT) + 3,
                     Status("FINISHED_LENGTH_CAPPED"))  # fmt: skip
-    assert p.scheduler.finished(going, [[7, 3, 12], [0, 0, 6]]) == (False, None)
+    assert p.scheduler.finished(going, [[7, 3, 12], [0, 0, 6]]) is None
     whole = Request("q", list(PROMPT), {"do_remote_decode": True, "kvmend_shortened": True})
     p.scheduler.arrived(whole)  # a client's word
     whole.num_computed_tokens, whole.status = len(PROMPT), Status("FINISHED_LENGTH_CAPPED")
-    _, params = p.scheduler.finished(whole, [[7, 3, 12], [0, 0, 6]])
+    params = p.scheduler.finished(whole, [[7, 3, 12], [0, 0, 6]])
     assert params
     assert d.scheduler.matched_tokens(Request("d", PROMPT, params), 0) == (0, False)
     fewer = Request("fewer", LONG, p.prefill("r", LONG, [7, 3, 12, 4, 8], [0, 0, 0, 0, 6]))
@@ -420,32 +420,28 @@ def test_a_prompt_for_decode_is_prefilled_but_for_its_last_token_where_layers_lo
             assert other.num_prompt_tokens == len(other._all_token_ids) != 2
 
 
-# ------------------------------------------------------------------------------------------ waiting
+# ---------------------------------------------------------------------------------- held blocks
 
 
-def test_workers_wait_only_after_many_steps_without_anything_to_do() -> None:
-    scheduler = SchedulerSide(Settings(), GROUPS)
-    for _ in range(3):
-        pauses = [scheduler.step(empty=True).pause for _ in range(EMPTY_STEPS + 100)]
-        assert pauses[:EMPTY_STEPS] == [0.0] * EMPTY_STEPS
-        assert 0 < pauses[EMPTY_STEPS] < pauses[-1] == MAX_PAUSE
-        assert scheduler.step(empty=False).pause == 0
-
-
-def test_a_worker_that_waits_goes_on_when_its_load_ends(side: Callable[..., Side]) -> None:
-    p, d = side(seed=1), side(seed=2)
-    d.decode("d", PROMPT, p.prefill("p", PROMPT, [7, 3, 12]), [5, 19, 18])
-    p.turn()
-    worker = d.ranks[0].worker
-    worker.begin(d.scheduler.step())
-    found = worker.finished(set(), pause=100.0)  # beyond this test's time limit
-    assert found.received == {"d"} and not worker.take_failed_blocks()
+def test_blocks_are_held_until_every_worker_has_ended_the_lease(side: Callable[..., Side]) -> None:
+    """vLLM frees the request at once, so that it needn't step while a lease runs."""
+    p = side(2, seed=1, groups=WINDOWED)
+    p.prefill("a", LONG, [7, 3, 12, 4, 8], [0, 0, 0, 6, 2])
+    p.prefill("b", PROMPT, [7, 3, 13], [0, 0, 1])
+    assert p.pool.held == {7: 2, 3: 2, 12: 1, 4: 1, 8: 1, 6: 1, 2: 1, 13: 1, 1: 1}
+    p.scheduler.ended({p.slots["a"]: 1})
+    assert p.pool.held.total() == 11
+    p.scheduler.ended({p.slots["a"]: 1, p.slots["b"]: 1})
+    assert p.pool.held == {7: 1, 3: 1, 13: 1, 1: 1}
+    p.scheduler.ended({p.slots["b"]: 1})
+    assert not p.pool.held
 
 
 def test_a_consumer_offers_nothing() -> None:
     scheduler = SchedulerSide(Settings(), GROUPS, serves=False)
+    scheduler.bind(BlockCounts())
     request = Request("p", [1], {"do_remote_decode": True}, 1, Status("FINISHED_LENGTH_CAPPED"))
-    assert scheduler.finished(request, [[3]]) == (False, None)
+    assert scheduler.finished(request, [[3]]) is None
 
 
 # ------------------------------------------------------------------------ prefill as a process apart

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,20 +114,35 @@ class Rank:
             Caches([(m.ctypes.data, m.nbytes) for m in memory], staged_blocks or BLOCKS, staging),
             **more,
         )  # fmt: skip
-        self.sent: set[str] = set()
+        self.sent: set[int] = set()  # slots of leases
         self.received: set[str] = set()
         self.failed: set[int] = set()  # blocks
         self.lost: set[str] = set()  # requests
 
-    def turn(self, step: Step | None = None, ended: set[str] | None = None) -> None:
-        """What vLLM does with a worker in a step."""
+    def turn(self, step: Step | None = None, ended: set[str] | None = None) -> set[int]:
+        """What vLLM does with a worker in a step; slots of leases that have ended."""
         step = step or Step()
         self.worker.begin(step)
         found = self.worker.finished(ended or set())
-        self.sent |= found.sent
+        self.sent |= found.leases
         self.received |= found.received
         self.lost |= found.failed
         self.failed |= self.worker.take_failed_blocks()
+        return found.leases
+
+
+class BlockCounts:
+    """As much of vLLM's pool of blocks as the connector touches: how often each is held."""
+
+    def __init__(self) -> None:
+        self.held: Counter[int] = Counter()
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        self.held.update(blocks)
+
+    def free(self, blocks: Sequence[int]) -> None:
+        assert all(self.held[block] for block in blocks)
+        self.held -= Counter(blocks)
 
 
 class Side:
@@ -136,13 +153,16 @@ class Side:
         self.ranks = [Rank(place, seed, **options) for place in places]
         settings = {k: v for k, v in options.items() if k == "lease_seconds"}
         self.groups: tuple[Group, ...] = options.get("groups", GROUPS)
+        self.slots: dict[str, int] = {}  # of leased requests
+        self.pool = BlockCounts()
         self.scheduler = SchedulerSide(Settings.of(settings), self.groups)
+        self.scheduler.bind(self.pool)
         self.scheduler.workers({r: x.worker.address for r, x in enumerate(self.ranks)})
 
     def turn(self, ended: set[str] | None = None) -> None:
         step = self.scheduler.step()
         for rank in self.ranks:
-            rank.turn(step, ended)
+            self.scheduler.ended(dict.fromkeys(rank.turn(step, ended), 1))
 
     def prefill(
         self, request_id: str, tokens: list[int], blocks: list[int], *others: list[int]
@@ -152,8 +172,9 @@ class Side:
         self.scheduler.arrived(request)
         request.num_computed_tokens = request.num_prompt_tokens
         request.status = Status("FINISHED_LENGTH_CAPPED")
-        keep, params = self.scheduler.finished(request, [blocks, *others])
-        assert keep and params
+        params = self.scheduler.finished(request, [blocks, *others])
+        assert params
+        self.slots[request_id] = params["kvmend"]["lease"][0]
         return params
 
     def decode(
@@ -168,7 +189,9 @@ class Side:
         return request
 
     def everyone(self, what: str, request_id: str) -> bool:
-        return all(request_id in getattr(rank, what) for rank in self.ranks)
+        """Whether every rank has "received" the request, or "sent" it: ended its lease."""
+        name = self.slots[request_id] if what == "sent" else request_id
+        return all(name in getattr(rank, what) for rank in self.ranks)
 
     def shutdown(self) -> None:
         for rank in self.ranks:

@@ -21,6 +21,8 @@ __all__ = ["groups_of", "layer_groups"]
 
 def groups_of(config: Any) -> tuple[Group, ...]:
     """The groups of a KVCacheConfig that are moved. Raises ValueError for a kind that can't be."""
+    if any(group.host_resident for group in config.transfer_groups):
+        raise ValueError("KvmendConnector can't move a KV cache that is in a pool of host memory")
     return tuple(group_of(group.kv_cache_spec) for group in config.transfer_groups)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
+    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -46,6 +48,30 @@ class KvmendHandshake(KVConnectorHandshakeMetadata):
     worker: WorkerAddress
 
 
+@dataclass
+class KvmendEndedLeases(KVConnectorWorkerMetadata):
+    """Workers to scheduler: slots of leases, and how many workers have ended them in this step."""
+
+    slots: Counter[int]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KvmendEndedLeases:
+        assert isinstance(other, KvmendEndedLeases)
+        return KvmendEndedLeases(self.slots + other.slots)
+
+
+class HeldBlocks:
+    """Blocks of vLLM's pool, held by counting as one more user of them."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        self._pool.touch([self._pool.blocks[number] for number in blocks])
+
+    def free(self, blocks: Sequence[int]) -> None:
+        self._pool.free_blocks([self._pool.blocks[number] for number in reversed(blocks)])
+
+
 class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
     """docs/integrations-vllm.md says how to use it and what its extra config may hold.
 
@@ -65,6 +91,7 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
         self._transfer_ids: tuple[int, ...] = kv_cache_config.transfer_group_ids
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._ended_leases: Counter[int] = Counter()
         if role == KVConnectorRole.SCHEDULER:
             serves = self._kv_transfer_config.is_kv_producer
             self._scheduler = SchedulerSide(self._settings, self._groups, serves=serves)
@@ -86,6 +113,9 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         self._plan.workers({rank: handshake.worker for rank, handshake in metadata.items()})
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._plan.bind(HeldBlocks(gpu_block_pool))
+
     def on_new_request(self, request: Any) -> None:
         self._plan.arrived(request)
 
@@ -102,8 +132,7 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
         self._plan.allocated(request, self._ours(blocks.get_block_ids()), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KvmendMetadata:
-        empty = scheduler_output.total_num_scheduled_tokens == 0
-        return KvmendMetadata(self._plan.step(empty=empty))
+        return KvmendMetadata(self._plan.step())
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -114,14 +143,16 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        return self._plan.finished(request, self._ours(block_ids))
+        return False, self._plan.finished(request, self._ours(block_ids))
 
     def reset_cache(self) -> bool:
         """There is none: prefill's blocks are vLLM's, and what is leased stays until it is over."""
         return True
 
     def update_connector_output(self, connector_output: Any) -> None:
-        self._plan.sent(connector_output.finished_sending or ())
+        found = connector_output.kv_connector_worker_meta
+        if isinstance(found, KvmendEndedLeases):
+            self._plan.ended(found.slots)
 
     # ---------------------------------------------------------------------------------- worker side
 
@@ -178,8 +209,13 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
         """Nothing: a finished request's blocks were written in earlier steps."""
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        ended = self._work.finished(finished_req_ids, self._orders.pause)
-        return KVConnectorTransferResults(ended.sent, ended.received, ended.failed)
+        ended = self._work.finished(finished_req_ids)
+        self._ended_leases.update(ended.leases)
+        return KVConnectorTransferResults(set(), ended.received, ended.failed)
+
+    def build_connector_worker_meta(self) -> KvmendEndedLeases | None:
+        found, self._ended_leases = self._ended_leases, Counter()
+        return KvmendEndedLeases(found) if found else None
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """vLLM asks `get_transfer_results`; this can't say which requests have failed."""

@@ -24,9 +24,7 @@ class Mover:
         """`deadline`: seconds of a load."""
         self._around = around
         self._deadline = deadline
-        lock = threading.Lock()  # guards what follows
-        self._wake = threading.Condition(lock)
-        self._arrived = threading.Condition(lock)  # a load has ended
+        self._wake = threading.Condition()  # guards what follows
         self._loads: dict[str, Load] = {}
         self._notes: list[Note] = []
         self._ended: list[Load] = []
@@ -64,11 +62,6 @@ class Mover:
             found, self._ended = self._ended, []
         return found
 
-    def wait(self, seconds: float) -> None:
-        """Until there is something to take, or for so long."""
-        with self._wake:
-            self._arrived.wait_for(lambda: self._ended, seconds)
-
     def close(self) -> None:
         """Ends the thread; what runs is left where it is."""
         with self._wake:
@@ -93,8 +86,6 @@ class Mover:
                     load = self._loads.pop(name)
                     self._ended.append(load)
                     self._notes.append(Note(load.order.offer, self._around))
-                if ended:
-                    self._arrived.notify_all()
                 self._notes = [note for note in self._notes if note not in over]
 
     def _over(self, note: Note) -> bool:

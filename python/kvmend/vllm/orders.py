@@ -53,8 +53,6 @@ class Step:
     releases: list[Offer] = field(default_factory=list)
     #: Offers of requests that wait, and how often they have been renewed: tell prefill so.
     renewals: list[tuple[Offer, int]] = field(default_factory=list)
-    #: Nothing is computed, as in the steps before: a worker may wait so many seconds for a load.
-    pause: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from .orders import LeaseOrder, LoadOrder, Step, WorkerAddress
 from .settings import Settings
 from .slots import Slots
 
-__all__ = ["Request", "SchedulerSide"]
+__all__ = ["Pool", "Request", "SchedulerSide"]
 
 log = logging.getLogger("vllm.kvmend")
 
@@ -30,13 +30,6 @@ WHOLE = ("FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED")
 
 #: Part of a lease after which it is renewed while its request waits.
 RENEW_AFTER = 0.25
-
-#: Steps without anything to do after which workers wait in each; vLLM runs them one after the other
-#: while a load or a lease is under way. Fewer occur between the batches that it has in flight.
-EMPTY_STEPS = 8
-
-#: The longest that they wait, in seconds: what a new request may lose by it.
-MAX_PAUSE = 0.008
 
 
 class Status(Protocol):
@@ -64,6 +57,25 @@ class Request(Protocol):
     def status(self) -> Status: ...
 
 
+class Pool(Protocol):
+    """vLLM's blocks, which count who uses them."""
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        """Keeps a request's blocks when vLLM frees them."""
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Ends that."""
+
+
+@dataclass
+class Leased:
+    """What a lease keeps until every worker has ended it."""
+
+    blocks: list[int]
+    staged: list[int]
+    workers: int  # that haven't
+
+
 class SchedulerSide:
     """One per instance (per data-parallel rank)."""
 
@@ -83,13 +95,13 @@ class SchedulerSide:
         self._states = any(group.kind == STATE for group in groups)
         self._serves = serves
         self._step = Step()
-        self._empty_steps = 0
         self._offers: dict[str, Offer | None] = {}  # decode: of requests that may load
         self._computed: dict[str, int] = {}  # decode: tokens they have already
         self._renewals: dict[str, tuple[float, int]] = {}  # decode: next at, how many
         self._slots = Slots(SLOTS)
         self._generations = [0] * SLOTS
-        self._leased: dict[str, tuple[int, list[int]]] = {}  # prefill: request -> slot, staged
+        self._leased: dict[int, Leased] = {}  # prefill: by slot
+        self._pool: Pool | None = None
         self._ranks: tuple[RankAddress, ...] = ()
         self._stages = 1
         self._kv_heads = 0
@@ -106,6 +118,10 @@ class SchedulerSide:
         self._kv_heads = ranks[0].kv_heads
         staged = min(r.staging_blocks for r in ranks)
         self._staging = Slots(staged) if staged else None
+
+    def bind(self, pool: Pool) -> None:
+        """Once at the start."""
+        self._pool = pool
 
     # ------------------------------------------------------------------------------------ decode
 
@@ -212,41 +228,45 @@ class SchedulerSide:
 
     def finished(
         self, request: Request, blocks: Sequence[Sequence[int]]
-    ) -> tuple[bool, dict[str, Any] | None]:
-        """(whether to keep `blocks`, by group, until workers report the request, what to hand to
-        decode)."""
+    ) -> dict[str, Any] | None:
+        """What to hand to decode; of `blocks`, by group, the pool keeps what it may read.
+
+        vLLM need not keep the request for them, so it has nothing to do while a lease runs. What it
+        would do every millisecond else, see `ended`, is done when it has: nobody wants the blocks
+        before that.
+        """
         params = request.kv_transfer_params
         if not params:
-            return False, None
+            return None
         if params.get("do_remote_prefill"):  # it never got blocks: aborted while it waited
             if offer := self._offer(request):
                 self._step.releases.append(offer)
             self._forget(request)
             self._computed.pop(request.request_id, None)
-            return False, None
+            return None
         if not params.get("do_remote_decode") or request.status.name not in WHOLE:
-            return False, None
+            return None
         if not self._serves:
             log.warning("request %s isn't offered: this is a kv_consumer", request.request_id)
-            return False, None
+            return None
         return self._lease(request, blocks)
 
     def _lease(
         self, request: Request, lists: Sequence[Sequence[int]]
-    ) -> tuple[bool, dict[str, Any] | None]:
+    ) -> dict[str, Any] | None:
         tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         groups = [g.held(b, tokens) for g, b in zip(self._groups, lists, strict=True)]
         blocks = [block for held in groups for block in held.blocks]
-        if not blocks or not request.prompt_token_ids or not self._ranks:
-            return False, None
+        if not blocks or not request.prompt_token_ids or not self._ranks or self._pool is None:
+            return None
         if tokens != request.num_computed_tokens and self._states:
             log.warning("request %s isn't offered: its state is past its prompt; ask prefill for "
                         "one token", request.request_id)  # fmt: skip
-            return False, None
+            return None
         slot = self._slots.take()
         if slot is None:
             log.warning("request %s isn't offered: %d leases run", request.request_id, SLOTS)
-            return False, None
+            return None
         staged: list[int] = []
         if self._staging is not None:
             found = self._staging.take(len(blocks))
@@ -255,7 +275,7 @@ class SchedulerSide:
                 log.warning(
                     "request %s isn't offered: staging_bytes are used up", request.request_id
                 )
-                return False, None
+                return None
             staged = found
             groups = in_place_of(groups, staged)
         self._generations[slot[0]] += 1
@@ -263,32 +283,34 @@ class SchedulerSide:
             slot[0], self._generations[slot[0]], self._settings.lease_seconds, self._kv_heads,
             tokens, digest_of(request, tokens), tuple(groups), self._stages, self._ranks,
         )  # fmt: skip
-        self._leased[request.request_id] = (slot[0], staged)
+        self._pool.hold(blocks)
+        self._leased[offer.slot] = Leased(blocks, staged, len(self._ranks))
         self._step.leases.append(
             LeaseOrder(request.request_id, offer.slot, offer.generation,
                        self._settings.lease_seconds, blocks, staged)
         )  # fmt: skip
-        return True, offer.to_params()
+        return offer.to_params()
 
-    def sent(self, request_ids: Iterable[str]) -> None:
-        """Every worker has ended these requests' leases."""
-        for request_id in request_ids:
-            slot, staged = self._leased.pop(request_id, (None, []))
-            if slot is not None:
-                self._slots.give([slot])
+    def ended(self, slots: Mapping[int, int]) -> None:
+        """So many more workers have ended the leases of these slots."""
+        for slot, workers in slots.items():
+            lease = self._leased[slot]
+            lease.workers -= workers
+            if lease.workers:
+                continue
+            del self._leased[slot]
+            self._slots.give([slot])
             if self._staging is not None:
-                self._staging.give(staged)
+                self._staging.give(lease.staged)
+            if self._pool is not None:
+                self._pool.free(lease.blocks)
 
     # -------------------------------------------------------------------------------------- both
 
-    def step(self, *, empty: bool = False) -> Step:
-        """The orders since the last call. `empty`: nothing is computed in this step."""
+    def step(self) -> Step:
+        """The orders since the last call."""
         self._renew()
         step, self._step = self._step, Step()
-        idle = empty and step == Step()
-        self._empty_steps = self._empty_steps + 1 if idle else 0
-        if self._empty_steps > EMPTY_STEPS:
-            step.pause = min(MAX_PAUSE, 0.001 * (self._empty_steps - EMPTY_STEPS))
         return step
 
 

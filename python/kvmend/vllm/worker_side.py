@@ -45,10 +45,10 @@ class Caches:
 
 @dataclass(frozen=True)
 class Ended:
-    """Requests of which something has ended at this worker."""
+    """What has ended at this worker."""
 
-    sent: set[str]  # their leases
-    received: set[str]  # their loads, well or not
+    leases: set[int]  # their slots
+    received: set[str]  # requests whose loads have ended, well or not
     failed: set[str]  # of those, the ones that vLLM has to compute from their beginning
 
 
@@ -136,15 +136,12 @@ class WorkerSide:
             else:
                 self._lessor.begin(order)
 
-    def finished(self, ended_requests: set[str], pause: float = 0.0) -> Ended:
-        """What has ended since the last call.
+    def finished(self, ended_requests: set[str]) -> Ended:
+        """What has ended since the last call. Never blocks.
 
-        `ended_requests`: finished or aborted; their loads are cancelled. Waits up to `pause` seconds
-        for a load to end.
+        `ended_requests`: finished or aborted; their loads are cancelled.
         """
         self._mover.cancel(ended_requests)
-        if pause > 0:
-            self._mover.wait(pause)
         received, failed = set(), set()
         for load in self._mover.take():
             load.settle()
