@@ -288,6 +288,10 @@ def test_the_class_is_complete_and_refuses_what_it_cannot_do() -> None:
         connector(wrong, KVConnectorRole.SCHEDULER, ONE)
     with pytest.raises(ValueError, match="there is no 'lease'"):
         connector(config("kv_both", lease=1), KVConnectorRole.SCHEDULER, ONE)
+    mamba = cache((LAYERS, MambaSpec(block_size=64, shapes=((2, 3),), dtypes=(torch.float32,))))
+    with pytest.raises(ValueError, match="this model has Mamba layers"):
+        connector(config("kv_both"), KVConnectorRole.SCHEDULER, mamba)
+    connector(config("kv_both", states=True), KVConnectorRole.SCHEDULER, mamba)
     with pytest.raises(ValueError, match="can't move a KV cache of CrossAttentionSpec"):
         connector(config("kv_both"), KVConnectorRole.SCHEDULER,
                   cache((LAYERS, spec(CrossAttentionSpec))))  # fmt: skip

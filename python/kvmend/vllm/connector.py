@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .cache_groups import groups_of, layer_groups
+from .groups import STATE
 from .metrics import KvmendMetrics, KvmendStats
 from .orders import Step, WorkerAddress
 from .parallel import Place
@@ -88,6 +89,11 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
             if getattr(parallel, name, 1) > 1:
                 raise ValueError(f"KvmendConnector doesn't support {name} > 1")
         self._groups = groups_of(kv_cache_config)
+        if any(group.kind == STATE for group in self._groups) and not self._settings.states:
+            raise ValueError(
+                "KvmendConnector: this model has Mamba layers; moving their states is untested. Set "
+                '"states": true to do it, and compare its answers first'
+            )
         self._transfer_ids: tuple[int, ...] = kv_cache_config.transfer_group_ids
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None

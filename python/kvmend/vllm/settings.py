@@ -34,6 +34,8 @@ class Settings:
     staging: str = "auto"
     #: Host memory of a worker for that.
     staging_bytes: int = 1 << 30
+    #: Move states of Mamba layers too: untested with vLLM itself.
+    states: bool = False
     #: More options of kvmend.TransferEngine, e.g. {"admin_listen": "127.0.0.1:9400"}.
     engine: Mapping[str, Any] = field(default_factory=dict)
 
