@@ -196,8 +196,14 @@ def shared_prefix(lab: Lab) -> None:
 
 
 def late(lab: Lab) -> None:
-    """Decode comes after the lease, when other requests have the blocks: refused, recomputed."""
+    """Decode comes after the lease. As long as prefill has done nothing since, its blocks are still
+    there: loaded. When other requests have them: refused, recomputed."""
     name = fresh(lab, "late")
+    before, reply = lab.d.metrics(), prefill(lab.p.url, PROMPTS[name])
+    time.sleep(LEASE + 0.5)
+    lab.right(name, decode(lab.d.url, PROMPTS[name], reply))
+    lab.counted(before, loads=1, loads_refused=0)
+    fresh(lab, name)
     reply = prefill(lab.p.url, PROMPTS[name])
     time.sleep(LEASE + 0.5)
     for other in ("reuse 0", "reuse 1", "reuse 2"):
@@ -292,6 +298,7 @@ def failing(lab: Lab) -> None:
         lab.right("late", decode(lab.d.url, PROMPTS["late"], reply))
         reply = prefill(lab.p.url, PROMPTS["reuse 0"])
         time.sleep(LEASE + 0.5)
+        prefill(lab.p.url, PROMPTS["reuse 2"])
         refused = decode(lab.d.url, PROMPTS["reuse 0"], reply)
         check(refused.status == 500, f"HTTP {refused.status} for a lease that is over")
         lab.report["seconds, HTTP 500"] = round(refused.seconds, 2)
