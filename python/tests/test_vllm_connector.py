@@ -302,8 +302,11 @@ def test_every_method_of_the_base_class_is_accounted_for() -> None:
     connector = KVConnectorFactory.get_connector_class(config("kv_both").kv_transfer_config)
     page = Path(__file__).parents[2] / "docs/integrations-vllm.md"
     documented = page.read_text()
-    base = {name for name, value in vars(KVConnectorBase_V1).items()
-            if not name.startswith("_") and (callable(value) or not isinstance(value, str))}
+    base = {
+        name
+        for name, value in vars(KVConnectorBase_V1).items()
+        if not name.startswith("_") and (callable(value) or not isinstance(value, str))
+    }
     inherited = {name for name in base if name not in vars(connector)}
     missing = sorted(name for name in inherited if f"`{name}`" not in documented)
     assert not missing

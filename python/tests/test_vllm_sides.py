@@ -42,9 +42,7 @@ def side() -> Iterator[Callable[..., Side]]:
         one.shutdown()
 
 
-def same(
-    d: Side, here: list[int], seed: int, there: list[int], group: int | None = None
-) -> bool:
+def same(d: Side, here: list[int], seed: int, there: list[int], group: int | None = None) -> bool:
     """Whether decode's blocks hold what a prefill with `seed` has in `there`; in a group's layers."""
     wanted = full_cache(seed)
     for rank in d.ranks:

@@ -44,7 +44,9 @@ PROMPTS: dict[str, Prompt] = {
 
 #: Lengths at which a window's beginning is at, before or behind the beginning of a block.
 EDGES = [
-    hybrid_model.WINDOW + blocks * hybrid_model.BLOCK + off for blocks in (1, 2) for off in (-1, 0, 1)
+    hybrid_model.WINDOW + blocks * hybrid_model.BLOCK + off
+    for blocks in (1, 2)
+    for off in (-1, 0, 1)
 ]
 
 

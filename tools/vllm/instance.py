@@ -46,8 +46,7 @@ class Instance:
     def __init__(
         self, tag: str, home: Path, model: str, kv: dict[str, Any] | None = None, *options: str
     ) -> None:
-        """`home`: what ./dev vllm installed; `model`: a folder there. Its log is home/logs/<tag>.log.
-        """
+        """`home`: what ./dev vllm installed; `model`: a folder there. Logs go to home/logs."""
         self.tag, self.port = tag, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home / "logs" / f"{tag}.log"

@@ -34,7 +34,7 @@ def tokens(home: Path, text: str, count: int) -> list[int]:
 
 
 def references(home: Path, model: str, prompts: dict[str, Prompt]) -> dict[str, list[int]]:
-    """Prompt's name -> tokens of a single instance, temperature 0; kept in home/reference-*.json."""
+    """Prompt's name -> tokens of a single instance, temperature 0; kept in a file of `home`."""
     file = home / f"reference-{model}.json"
     known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     if any(known.get(name, [None])[0] != prompt for name, prompt in prompts.items()):

@@ -46,6 +46,7 @@ class Request(Protocol):
     def request_id(self) -> str: ...
     @property
     def kv_transfer_params(self) -> dict[str, Any] | None: ...
+
     prompt_token_ids: list[int] | None
     num_prompt_tokens: int
     _all_token_ids: list[int]
@@ -150,9 +151,7 @@ class SchedulerSide:
         self._computed[request.request_id] = computed
         return count, True
 
-    def allocated(
-        self, request: Request, blocks: Sequence[Sequence[int]], external: int
-    ) -> None:
+    def allocated(self, request: Request, blocks: Sequence[Sequence[int]], external: int) -> None:
         """vLLM has `blocks` for the request, by group, and wants `external` tokens of them loaded."""
         offer = self._offer(request)
         waited = self._forget(request)
@@ -167,7 +166,8 @@ class SchedulerSide:
         tokens = computed + external
         found = [
             moves(group, held, ours, computed, tokens)
-            if group.kind != STATE or tokens == offer.tokens else None
+            if group.kind != STATE or tokens == offer.tokens
+            else None
             for group, held, ours in zip(self._groups, offer.groups, blocks, strict=True)
         ]
         whole = tuple(move for move in found if move is not None)
@@ -226,9 +226,7 @@ class SchedulerSide:
 
     # ----------------------------------------------------------------------------------- prefill
 
-    def finished(
-        self, request: Request, blocks: Sequence[Sequence[int]]
-    ) -> dict[str, Any] | None:
+    def finished(self, request: Request, blocks: Sequence[Sequence[int]]) -> dict[str, Any] | None:
         """What to hand to decode; of `blocks`, by group, the pool keeps what it may read.
 
         vLLM need not keep the request for them, so it has nothing to do while a lease runs. What it
@@ -251,9 +249,7 @@ class SchedulerSide:
             return None
         return self._lease(request, blocks)
 
-    def _lease(
-        self, request: Request, lists: Sequence[Sequence[int]]
-    ) -> dict[str, Any] | None:
+    def _lease(self, request: Request, lists: Sequence[Sequence[int]]) -> dict[str, Any] | None:
         tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         groups = [g.held(b, tokens) for g, b in zip(self._groups, lists, strict=True)]
         blocks = [block for held in groups for block in held.blocks]
