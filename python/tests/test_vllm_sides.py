@@ -43,7 +43,7 @@ def side() -> Iterator[Callable[..., Side]]:
 
 
 def same(d: Side, here: list[int], seed: int, there: list[int], group: int | None = None) -> bool:
-    """Whether decode's blocks hold what a prefill with `seed` has in `there`; in a group's layers."""
+    """Whether decode's blocks hold what a prefill with `seed` has in `there`, in a group's layers."""
     wanted = full_cache(seed)
     for rank in d.ranks:
         place = rank.worker.address.place
@@ -307,7 +307,7 @@ def test_a_layer_that_no_stage_of_prefill_has_is_named(
     assert "rank 1 of 2 says it is" in caplog.text
 
 
-# ------------------------------------------------------------------------------ several cache groups
+# ----------------------------------------------------------------------------- several cache groups
 
 WINDOWED = (Group(TOKENS), Group(TOKENS, WINDOW, TOKENS))  # as vLLM's for a window of one block
 LONG = list(range(5 * TOKENS))  # its last token looks back at the block before

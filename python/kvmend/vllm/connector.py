@@ -91,8 +91,8 @@ class KvmendConnector(KVConnectorBase_V1, SupportsHMA):
         self._groups = groups_of(kv_cache_config)
         if any(group.kind == STATE for group in self._groups) and not self._settings.states:
             raise ValueError(
-                "KvmendConnector: this model has Mamba layers; moving their states is untested. Set "
-                '"states": true to do it, and compare its answers first'
+                "KvmendConnector: this model has Mamba layers; moving their states is untested. "
+                'Set "states": true to do it, and compare its answers first'
             )
         self._transfer_ids: tuple[int, ...] = kv_cache_config.transfer_group_ids
         self._scheduler: SchedulerSide | None = None

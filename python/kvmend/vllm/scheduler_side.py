@@ -152,7 +152,7 @@ class SchedulerSide:
         return count, True
 
     def allocated(self, request: Request, blocks: Sequence[Sequence[int]], external: int) -> None:
-        """vLLM has `blocks` for the request, by group, and wants `external` tokens of them loaded."""
+        """vLLM has `blocks` for the request, by group, and wants `external` tokens loaded there."""
         offer = self._offer(request)
         waited = self._forget(request)
         if offer is None:

@@ -32,8 +32,8 @@ class Pages:
 class TorchStaging:
     """A pool of blocks in host memory, pinned where the cache is on an accelerator.
 
-    A staged block is one run of bytes: what the block holds in every layer, as it lies there. Layers
-    of different KV cache groups that share memory are copied once. The copies run on the current
+    A staged block is one run of bytes: what the block holds in every layer, as it lies there.
+    Layers of different KV cache groups that share memory are copied once. The copies run on the current
     stream, after the work that was queued before; they have happened when they return.
 
     From a device, blocks are gathered in a buffer there, and every run of staged blocks is then one
@@ -44,9 +44,9 @@ class TorchStaging:
         self, tensors: Sequence[torch.Tensor], layers: Sequence[LayerGeometry], blocks: int,
         limit: int, serves: bool = True, loads: bool = True, *, bounce_bytes: int | None = None,
     ) -> None:  # fmt: skip
-        """`tensors`: one of each storage that `layers` lie in; `blocks` each. `limit`: bytes of host
-        memory. `serves`, `loads`: prefill and decode share it if both. `bounce_bytes`: of the buffer
-        on the device; default: none if that is the host."""
+        """`tensors`: one of each storage that `layers` lie in; `blocks` each. `limit`: bytes of
+        host memory. `serves`, `loads`: prefill and decode share it if both. `bounce_bytes`: of the
+        buffer on the device; default: none if that is the host."""
         device = tensors[0].device
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
         extents: dict[tuple[int, int], int] = {}

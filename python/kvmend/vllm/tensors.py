@@ -41,9 +41,9 @@ def caches_of(
 ) -> tuple[Caches, tuple[LayerGeometry, ...]]:  # fmt: skip
     """What to register, and where each layer lies in it.
 
-    `caches`: vLLM's, by layer; `groups`: the number of a layer's KV cache group. `blocks`: of vLLM's
-    block manager. `staging`, `limit`: as `Settings.staging`, `staging_bytes`. `serves`, `loads`: what
-    the staged blocks are for. Raises Incompatible for caches that aren't made of blocks.
+    `caches`: vLLM's, by layer; `groups`: the number of a layer's KV cache group. `blocks`: of
+    vLLM's block manager. `staging`, `limit`: as `Settings.staging`, `staging_bytes`. `serves`,
+    `loads`: what the staged blocks are for. Raises Incompatible for caches that aren't made of blocks.
     """
     layers = layers_of(caches, groups)
     if not layers:
