@@ -43,7 +43,7 @@ def side() -> Iterator[Callable[..., Side]]:
 
 
 def same(d: Side, here: list[int], seed: int, there: list[int], group: int | None = None) -> bool:
-    """Whether decode's blocks hold what a prefill with `seed` has in `there`, in a group's layers."""
+    """Whether decode's blocks hold what a prefill with `seed` has in `there` (of one group)."""
     wanted = full_cache(seed)
     for rank in d.ranks:
         place = rank.worker.address.place

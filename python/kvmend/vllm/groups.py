@@ -1,4 +1,4 @@
-"""KV cache groups: layers that share a request's list of blocks, and what of it must be there. Pure.
+"""KV cache groups: layers that share a request's list of blocks; what of it must be there. Pure.
 
 vLLM keeps one list per group and request. In the list of a group with a window, blocks that later
 tokens don't look back at are replaced by the null block; of a group with a state (Mamba) only the

@@ -33,8 +33,8 @@ class TorchStaging:
     """A pool of blocks in host memory, pinned where the cache is on an accelerator.
 
     A staged block is one run of bytes: what the block holds in every layer, as it lies there.
-    Layers of different KV cache groups that share memory are copied once. The copies run on the current
-    stream, after the work that was queued before; they have happened when they return.
+    Layers of different KV cache groups that share memory are copied once. The copies run on the
+    current stream, after the work that was queued before; they have happened when they return.
 
     From a device, blocks are gathered in a buffer there, and every run of staged blocks is then one
     transfer; the other way round likewise.

@@ -43,7 +43,7 @@ def caches_of(
 
     `caches`: vLLM's, by layer; `groups`: the number of a layer's KV cache group. `blocks`: of
     vLLM's block manager. `staging`, `limit`: as `Settings.staging`, `staging_bytes`. `serves`,
-    `loads`: what the staged blocks are for. Raises Incompatible for caches that aren't made of blocks.
+    `loads`: what the staged blocks are for. Raises Incompatible for caches that aren't blocks.
     """
     layers = layers_of(caches, groups)
     if not layers:
