@@ -113,12 +113,16 @@ class Instance:
         self._process.wait()
 
     def metrics(self) -> dict[str, float]:
-        """The kvmend counters of /metrics that aren't zero, without prefix and suffix."""
+        """The kvmend counters of /metrics that aren't zero, without prefix and suffix; sums over its
+        engines."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
             text = response.read().decode()
         found = re.findall(r"^vllm:kvmend_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.MULTILINE)
-        skip = ("_bucket", "_created")
-        return {k: float(v) for k, v in found if float(v) and not k.endswith(skip)}
+        sums: dict[str, float] = {}
+        for name, value in found:
+            if not name.endswith(("_bucket", "_created")):
+                sums[name] = sums.get(name, 0) + float(value)
+        return {name: value for name, value in sums.items() if value}
 
     def cpu_seconds(self) -> float:
         """Used so far by all of its processes."""
