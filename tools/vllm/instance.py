@@ -113,8 +113,8 @@ class Instance:
         self._process.wait()
 
     def metrics(self) -> dict[str, float]:
-        """The kvmend counters of /metrics that aren't zero, without prefix and suffix; sums over its
-        engines."""
+        """The kvmend counters of /metrics that aren't zero, without prefix and suffix: sums over
+        its engines."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
             text = response.read().decode()
         found = re.findall(r"^vllm:kvmend_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.MULTILINE)
