@@ -20,7 +20,8 @@ pytest.importorskip("vllm")
 from kvmend.testing.peer import wait_until
 from kvmend.vllm.cache_groups import groups_of
 from kvmend.vllm.geometry import Incompatible
-from kvmend.vllm.groups import FULL, STATE, WINDOW, Group
+from kvmend.vllm.groups import FULL, STATE, WINDOW, Group, moves
+from kvmend.vllm.scheduler_side import shorten
 from kvmend.vllm.staging import TorchStaging
 from kvmend.vllm.tensors import caches_of
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -31,7 +32,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     supports_hma,
 )
+from vllm.sampling_params import SamplingParams
 from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -43,6 +46,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request as VllmRequest
 from vllm.v1.request import RequestStatus
 
 BLOCKS, HEADS, TOKENS, CONTENT = 10, 3, 16, 8
@@ -328,6 +332,44 @@ def test_prometheus_has_every_counter_with_vllms_labels() -> None:
     assert get("vllm:kvmend_load_bytes_total", {"engine": "0"}) == 4096
     assert get("vllm:kvmend_loads_refused_total", {"engine": "0"}) == 0
     assert get("vllm:kvmend_load_seconds_count", {"engine": "0"}) == 2
+
+
+@pytest.mark.parametrize(
+    "look_back", [spec(SlidingWindowSpec, sliding_window=20), WINDOW_SPEC,
+                  spec(ChunkedLocalAttentionSpec, attention_chunk_size=32)]
+)  # fmt: skip
+def test_prefill_has_every_block_that_decode_needs_whatever_the_length(look_back: Any) -> None:
+    """Of vLLM's own managers of blocks, at every place of a window's beginning in its block."""
+    config_of = cache((LAYERS[:1], spec()), (LAYERS[1:], look_back))
+    groups = groups_of(config_of)
+
+    def manager() -> KVCacheManager:
+        return KVCacheManager(config_of, 1024, TOKENS, TOKENS, enable_caching=False)
+
+    def request(tokens: int) -> VllmRequest:
+        return VllmRequest("r", list(range(tokens)), SamplingParams(max_tokens=4), None)
+
+    for tokens in range(2, 4 * TOKENS + 2):  # as many as BLOCKS allow
+        prefill, decode = manager(), manager()
+        short = request(tokens)
+        shorten(short, {})
+        assert short.num_tokens == tokens - 1 and short.max_tokens == 1
+        assert prefill.allocate_slots(short, tokens - 1)
+        prefill.remove_skipped_blocks("r", tokens - 1)
+        lists = prefill.get_block_ids_for_computed_tokens("r", tokens - 1)
+        offered = [g.held(ids, tokens - 1) for g, ids in zip(groups, lists, strict=True)]
+        whole = request(tokens)
+        assert decode.allocate_slots(
+            whole, 0, num_external_computed_tokens=tokens - 1, delay_cache_blocks=True
+        )
+        ours = decode.get_block_ids("r")
+        for group, held, ids in zip(groups, offered, ours, strict=True):
+            move = moves(group, held, ids, 0, tokens - 1)
+            assert move and len(move.here) == sum(block != 0 for block in ids), (tokens, group)
+        whole.num_computed_tokens = tokens - 1
+        assert decode.allocate_slots(whole, 1)  # and nothing more of it is asked for
+        after = decode.get_block_ids("r")
+        assert all(set(new[: len(old)]) <= {0, *old} for old, new in zip(ours, after, strict=True))
 
 
 def test_groups_are_of_the_kind_that_vllm_says() -> None:
