@@ -30,7 +30,7 @@ class Settings:
     load_deadline_seconds: float = 10.0
     #: XXH3-64 over every frame.
     checksum: bool = False
-    #: "auto": caches that aren't in host memory go through a pool there; "always": all do.
+    #: "auto": caches must be in host memory; "always": go through a pool there.
     staging: str = "auto"
     #: Host memory of a worker for that.
     staging_bytes: int = 1 << 30

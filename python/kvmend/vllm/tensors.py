@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,8 +13,6 @@ from .staging import TorchStaging
 from .worker_side import Caches
 
 __all__ = ["caches_of", "dtypes_of"]
-
-log = logging.getLogger("vllm.kvmend")
 
 #: Of a layer: its cache, or the parts of its state.
 Cache: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
@@ -50,16 +47,15 @@ def caches_of(
         raise Incompatible("the model has no KV cache")
     geometry = tuple(geometry_of(layer, blocks) for layer in layers)
     on_host = all(layer.tensor.device.type == "cpu" for layer in layers)
+    if staging == "auto" and not on_host:
+        raise Incompatible(
+            "the KV cache isn't in host memory. Staging through host memory is untested on GPUs: "
+            'set "staging": "always" to use it, and compare its answers first'
+        )
     storages = {layer.tensor.untyped_storage().data_ptr(): layer.tensor for layer in layers}
-    if staging == "auto" and on_host:
+    if staging == "auto":
         memory = [(start, t.untyped_storage().nbytes()) for start, t in storages.items()]
         return Caches(memory, blocks), geometry
-    if not on_host:
-        log.warning(
-            "the KV cache is on %s: blocks go through %d bytes of host memory. This is tested with "
-            "caches in host memory only: compare answers before you rely on it",
-            layers[0].tensor.device, limit,
-        )  # fmt: skip
     staged = TorchStaging(list(storages.values()), geometry, blocks, limit, serves, loads)
     return Caches([staged.memory], staged.count, staged), staged.geometry
 
