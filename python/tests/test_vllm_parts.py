@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvmend.vllm.descriptor import Descriptor
 from kvmend.vllm.geometry import Incompatible, LayerGeometry, match
+from kvmend.vllm.groups import STATE, WINDOW, Group, Held, Move, moves
 from kvmend.vllm.leases import Board, LeaseState, lease_state, mark
 from kvmend.vllm.lessor import Lessor
 from kvmend.vllm.offers import BadOffer, Offer, RankAddress, prompt_digest
 from kvmend.vllm.orders import LeaseOrder
+from kvmend.vllm.parallel import Place, heads_of, readers, sources
 from kvmend.vllm.settings import Settings
 from kvmend.vllm.slots import Slots
-from kvmend.vllm.tensor_parallel import heads_of, readers, sources
 
 SIZES = [(total, p, d) for total in (1, 2, 3, 4, 8) for p in (1, 2, 3, 4, 8, 16)
          for d in (1, 2, 3, 4, 8, 16)
@@ -137,6 +138,31 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         match(layout(np.zeros((4, 2, 4, 8)), 4), 0, layout(np.zeros((4, 2, 8, 8)), 4), 0, 2)
 
 
+# ------------------------------------------------------------------------------------ cache groups
+
+
+def test_what_is_held_of_a_list_begins_after_its_last_null_block() -> None:
+    window = Group(4, WINDOW, 6)
+    assert Group(4).held([7, 8, 9, 3], 9) == Held(0, (7, 8, 9))
+    assert window.held([0, 0, 9, 3], 15) == Held(2, (9, 3))
+    assert window.held([5, 0, 9, 3], 15) == Held(2, (9, 3))
+    assert window.held([0, 0, 0], 12) == Held(3, ())
+    assert Group(4, STATE).held([0, 2, 0, 5], 15) == Held(0, (5,))
+    assert Group(4, STATE).held([0, 0], 15) == Held(0, ())
+
+
+def test_only_blocks_that_are_needed_and_not_there_yet_are_moved() -> None:
+    window = Group(4, WINDOW, 6)
+    held = Held(2, (7, 8, 9))
+    assert moves(window, held, [0, 0, 0, 5, 6], 0, 20) == Move((8, 9), (5, 6))
+    assert moves(window, held, [0, 0, 4, 5, 6, 1], 16, 20) == Move((9,), (6,))
+    assert moves(window, held, [0, 3, 4, 5, 6], 0, 20) is None  # prefill has left it behind
+    assert moves(window, held, [0, 0, 4, 5, 6, 1], 0, 21) is None  # or never had it
+    assert moves(window, held, [0, 0, 4, 5], 0, 20) is None
+    assert moves(Group(4, STATE), Held(0, (7,)), [0, 0, 4], 8, 12) == Move((7,), (4,))
+    assert moves(Group(4, STATE), Held(0, ()), [0, 0, 4], 8, 12) is None
+
+
 # ------------------------------------------------------------------------------------------ leases
 
 
@@ -177,13 +203,13 @@ def test_the_lessor_ends_leases_by_word_and_by_time_and_says_so_once() -> None:
     lessor.begin(LeaseOrder("b", 1, 1, 9.0, [2]))
     lessor.refuse(LeaseOrder("c", 2, 1, 9.0, [3]))
     assert state(board, 2, 1) is LeaseState.AHEAD
-    assert lessor.ended() == {"c"} and state(board, 2, 1) is LeaseState.OVER
+    assert lessor.ended() == {2} and state(board, 2, 1) is LeaseState.OVER
     board.done[1, 0] = mark(1, 1)
-    assert lessor.ended() == {"b"} and state(board, 1, 1) is LeaseState.OVER
+    assert lessor.ended() == {1} and state(board, 1, 1) is LeaseState.OVER
     now[0] = 104.9
     assert lessor.ended() == set() and state(board, 0, 1) is LeaseState.LIVE
     now[0] = 105.0
-    assert lessor.ended() == {"a"} and state(board, 0, 1) is LeaseState.OVER
+    assert lessor.ended() == {0} and state(board, 0, 1) is LeaseState.OVER
     assert lessor.ended() == set() and len(lessor) == 0
     assert counts == {"leases": 2, "leases_done": 1, "leases_expired": 2}
 
@@ -201,13 +227,13 @@ def test_a_lease_is_renewed_up_to_ten_times_its_length() -> None:
             break
         assert not lessor.ended(), now
     now[0] = 100.0
-    assert lessor.ended() == {"a"} and counts["leases_expired"] == 1
+    assert lessor.ended() == {0} and counts["leases_expired"] == 1
 
 
 # ------------------------------------------------------------------------------------------ offers
 
 OFFER = Offer(
-    3, 9, 60.0, 8, 40, prompt_digest(range(40)), (5, 2, 9),
+    3, 9, 60.0, 8, 40, prompt_digest(range(40)), (Held(0, (5, 2, 9)), Held(2, (4,))), 1,
     (RankAddress("127.0.0.1:7001", 2**64 - 1, 2**47, 4000),),
 )  # fmt: skip
 
@@ -251,16 +277,16 @@ def test_a_digest_tells_prompts_and_adapters_apart() -> None:
 
 def test_a_descriptor_survives_its_encoding_and_names_what_differs() -> None:
     layer = LayerGeometry.of("l0", 4096, (4, 2, 16, 8), (1024, 512, 32, 4), 4, 4)
-    found = Descriptor(0, 1, 2, 4, 16, True, 1, 2, 3, 4, 5, (layer,), {"the dtype": "bfloat16"})
+    place = Place(0, 1, 1, 2)
+    found = Descriptor(place, 2, 4, True, 1, 2, 3, 4, 5, (layer,), {"the dtype": "bfloat16"})
     assert Descriptor.decode(found.encode()) == found
-    found.check({"the dtype": "bfloat16"}, 16, ["l0"])
-    for traits, tokens, layers, message in (
-        ({"the dtype": "float16"}, 16, ["l0"], "the dtype is 'bfloat16' at prefill, 'float16' here"),
-        ({"the dtype": "bfloat16"}, 32, ["l0"], "--block-size is 16 at prefill, 32 here"),
-        ({"the dtype": "bfloat16"}, 16, ["l0", "l1"], "no layer l1"),
-    ):  # fmt: skip
+    found.check({"the dtype": "bfloat16"})
+    for traits, message in (
+        ({"the dtype": "float16"}, "the dtype is 'bfloat16' at prefill, 'float16' here"),
+        ({"the dtype": "bfloat16", "more": "1"}, "more is None at prefill, '1' here"),
+    ):
         with pytest.raises(Incompatible, match=message):
-            found.check(traits, tokens, layers)
+            found.check(traits)
 
 
 @given(st.binary(max_size=64) | json_values.map(lambda v: json.dumps(v).encode()))

@@ -1,4 +1,4 @@
-# vllm [--tp] [--staged] [--only CASE]: real vLLM on CPU over kvmend, against a single instance, with faults
+# vllm [--tp | --pp | --dp] [--staged] [--hybrid] [--only CASE]: real vLLM on CPU over kvmend, against a single instance, with faults
 #
 # Installs vLLM (6 GB, minutes) into build/vllm once. KVMEND_VLLM_HOME: a folder of such an
 # installation that is there already (venv/ and model/).

@@ -1,6 +1,6 @@
 """Real vLLM over kvmend: prefill and decode instances against a single one, token by token.
 
-    python tools/vllm/cases.py HOME [--tp] [--staged]        (what ./dev vllm runs)
+    python tools/vllm/cases.py HOME [--tp | --pp | --dp] [--staged] [--hybrid]    (./dev vllm)
 
 Every case asks for the same tokens as one instance alone gives, within a bound, from instances that
 only the case itself restarts. Prints a line per case, then JSON; exits 1 if any case failed.
@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import client
-from client import Answer, ask, decode, later, prefill, tokens_of
+import hybrid_model
+from client import Answer, Prompt, ask, decode, later, prefill, tokens_of
 from instance import Instance, connector
-from prompts import references, story
+from prompts import references, story, tokens
 
 LEASE = 5.0  # seconds: short, for the late peer
 DEADLINE = 4.0  # seconds of a load
 COMPUTE = 20.0  # seconds that a prompt may take on a busy machine, beside the deadline
 
-PROMPTS = {
+PROMPTS: dict[str, Prompt] = {
     **{f"short {i}": text for i, text in enumerate([
         "The longest river of Europe is", "import numpy as np\n", "Bread is made of",
     ])},
@@ -39,6 +40,14 @@ PROMPTS = {
     "prefix a": story(200, 28) + " the river rose.",
     "prefix b": story(200, 28) + " nobody had asked the miller, who slept.",
 }  # fmt: skip
+
+
+#: Lengths at which a window's beginning is at, before or behind the beginning of a block.
+EDGES = [
+    hybrid_model.WINDOW + blocks * hybrid_model.BLOCK + off
+    for blocks in (1, 2)
+    for off in (-1, 0, 1)
+]
 
 
 class Failed(AssertionError):
@@ -53,11 +62,16 @@ def check(condition: Any, what: str) -> None:
 class Lab:
     """A prefill and a decode instance, and what one alone answers."""
 
-    def __init__(self, home: Path, **settings: Any) -> None:
-        """`settings`: of both instances' connectors."""
+    def __init__(self, home: Path, model: str, **settings: Any) -> None:
+        """`model`: a folder in `home`. `settings`: of both instances' connectors."""
         self.home = home
+        self.model = model
         self.settings = settings
-        self.expected = references(home, PROMPTS)
+        self.prompts = dict(PROMPTS)
+        if model == "hybrid":
+            for n in EDGES:
+                self.prompts[f"story of {n} tokens"] = tokens(home, story(300 + n, 40), n)
+        self.expected = references(home, model, self.prompts)
         self.count = 0
         self.report: dict[str, Any] = {}
         self.p, self.d = self.start_prefill(), self.start_decode()
@@ -65,12 +79,12 @@ class Lab:
     def start_prefill(self, *options: str) -> Instance:
         self.count += 1
         kv = connector("kv_producer", lease_seconds=LEASE, **self.settings)
-        return Instance(f"prefill-{self.count}", self.home, kv, *options)
+        return Instance(f"prefill-{self.count}", self.home, self.model, kv, *options)
 
     def start_decode(self, *options: str, policy: str = "recompute") -> Instance:
         self.count += 1
         kv = connector("kv_consumer", policy, load_deadline_seconds=DEADLINE, **self.settings)
-        return Instance(f"decode-{self.count}", self.home, kv, *options)
+        return Instance(f"decode-{self.count}", self.home, self.model, kv, *options)
 
     def right(self, name: str, answer: Answer, within: float = COMPUTE) -> None:
         """The answer has the tokens of a single instance, in time."""
@@ -92,17 +106,18 @@ class Lab:
             time.sleep(0.2)
         check(got == want, f"decode counted {got}, not {want}")
 
-    def released(self, seconds: float) -> None:
-        """Prefill holds no block for anybody any more."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def released(self, *, by_decode: bool = False) -> None:
+        """Prefill holds no block for anybody any more, soon; `by_decode`: all were given back."""
+        end = time.monotonic() + LEASE + COMPUTE
+        while True:
             now = self.p.metrics()
-            ended = now.get("leases_done", 0) + now.get("leases_expired", 0)
-            if ended == now.get("leases", 0):
-                return
-            ask(self.p.url, "tick")
+            done, expired = (now.get(name, 0) for name in ("leases_done", "leases_expired"))
+            if done + expired == now.get("leases", 0):
+                break
+            check(time.monotonic() < end, f"prefill still holds leases: {now}")
+            ask(self.p.url, "tick")  # it looks for what has ended in its next step
             time.sleep(0.2)
-        raise Failed(f"prefill still holds leases: {now}")
+        check(not (by_decode and expired), f"{expired} leases weren't given back")
 
     def run(self, name: str, case: Callable[[Lab], None]) -> None:
         start = time.monotonic()
@@ -127,12 +142,12 @@ def equal(lab: Lab) -> None:
     server = client.proxy.serve([lab.p.url], [lab.d.url])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    before, names = lab.d.metrics(), [n for n in PROMPTS if n.startswith(("short", "story"))]
+    before = lab.d.metrics()
+    names = [n for n in lab.prompts if n.startswith(("short", "story"))]
     for name in names:
-        lab.right(name, ask(url, PROMPTS[name]))
+        lab.right(name, ask(url, lab.prompts[name]))
     lab.counted(before, loads=len(names))
-    lab.released(LEASE / 2)
-    check(lab.p.metrics().get("leases_done", 0) == len(names), "leases weren't given back")
+    lab.released(by_decode=True)
     server.shutdown()
 
 
@@ -141,8 +156,9 @@ def idle(lab: Lab) -> None:
     time.sleep(2)  # let the last step's output come out
     used = [cores(lab.p, 6), cores(lab.d, 6)]
     prefill(lab.p.url, PROMPTS["orphan"])
-    lab.report["cores used while idle"] = used
-    lab.report["cores used while a lease runs"] = cores(lab.p, LEASE - 2)
+    time.sleep(2)  # vLLM's processes wait for each other actively for a second
+    used.append(cores(lab.p, LEASE - 3))
+    lab.report["cores used while idle, and while a lease runs"] = used
     check(max(used) < 0.2, f"{used} cores while idle")
 
 
@@ -182,8 +198,14 @@ def shared_prefix(lab: Lab) -> None:
 
 
 def late(lab: Lab) -> None:
-    """Decode comes after the lease, when other requests have the blocks: refused, recomputed."""
+    """Decode comes after the lease. As long as prefill has done nothing since, its blocks are still
+    there: loaded. When other requests have them: refused, recomputed."""
     name = fresh(lab, "late")
+    before, reply = lab.d.metrics(), prefill(lab.p.url, PROMPTS[name])
+    time.sleep(LEASE + 0.5)
+    lab.right(name, decode(lab.d.url, PROMPTS[name], reply))
+    lab.counted(before, loads=1, loads_refused=0)
+    fresh(lab, name)
     reply = prefill(lab.p.url, PROMPTS[name])
     time.sleep(LEASE + 0.5)
     for other in ("reuse 0", "reuse 1", "reuse 2"):
@@ -235,7 +257,7 @@ def abandoned(lab: Lab) -> None:
         lab.counted(before, loads_cancelled=1)
     finally:
         lab.p.resume()
-    lab.released(LEASE + 5)
+    lab.released()
     lab.right("story 0", ask(lab.d.url, PROMPTS["story 0"]))
 
 
@@ -260,7 +282,7 @@ def orphan(lab: Lab) -> None:
     reply = prefill(lab.p.url, PROMPTS["orphan"])
     lab.d.kill()
     lab.d = lab.start_decode()
-    lab.released(LEASE + 5)
+    lab.released()
     lab.d.wait()
     before = lab.d.metrics()
     lab.right("orphan", decode(lab.d.url, PROMPTS["orphan"], reply))  # first contact, and late
@@ -278,6 +300,7 @@ def failing(lab: Lab) -> None:
         lab.right("late", decode(lab.d.url, PROMPTS["late"], reply))
         reply = prefill(lab.p.url, PROMPTS["reuse 0"])
         time.sleep(LEASE + 0.5)
+        prefill(lab.p.url, PROMPTS["reuse 2"])
         refused = decode(lab.d.url, PROMPTS["reuse 0"], reply)
         check(refused.status == 500, f"HTTP {refused.status} for a lease that is over")
         lab.report["seconds, HTTP 500"] = round(refused.seconds, 2)
@@ -297,16 +320,40 @@ def fresh(lab: Lab, name: str) -> str:
 
 def tensor_parallel(lab: Lab) -> None:
     """Prefill on one rank and decode on three, then the other way round."""
-    for p, d in ((1, 3), (3, 1)):
+    unequal(lab, "--tensor-parallel-size", ((1, 3), (3, 1)))
+
+
+def pipeline_parallel(lab: Lab) -> None:
+    """Prefill in one stage and decode in two, then the other way round."""
+    # vLLM's CPU workers ready a later stage in the warm-up of compiled models only.
+    traced = ("--no-enforce-eager", "--compilation-config", '{"mode": 2, "backend": "eager"}')
+    unequal(lab, "--pipeline-parallel-size", ((1, 2), (2, 1)), *traced)
+
+
+def unequal(lab: Lab, option: str, sizes: tuple[tuple[int, int], ...], *more: str) -> None:
+    """Every rank of decode loads its heads and layers."""
+    for p, d in sizes:
         lab.p.kill(), lab.d.kill()
-        lab.p = lab.start_prefill("--tensor-parallel-size", str(p))
-        lab.d = lab.start_decode("--tensor-parallel-size", str(d))
+        lab.p = lab.start_prefill(option, str(p), *more)
+        lab.d = lab.start_decode(option, str(d), *more)
         lab.p.wait(), lab.d.wait()
         names = ["short 0", "story 0", "story 3"]
         for name in names:
             lab.right(name, both(lab, name), 3 * COMPUTE)
         lab.counted({}, loads=len(names) * d, loads_failed=0)
-        lab.released(LEASE / 2)
+        lab.released(by_decode=True)
+
+
+def data_parallel(lab: Lab) -> None:
+    """Two engines at decode: whichever gets a request loads it."""
+    lab.d.kill()
+    lab.d = lab.start_decode("--data-parallel-size", "2")
+    lab.p.wait(), lab.d.wait()
+    names = [f"story {i}" for i in range(4)]
+    for name, answer in [(name, later(both, lab, name)) for name in names]:
+        lab.right(name, answer.result(), 4 * COMPUTE)
+    lab.counted({}, loads=len(names), loads_failed=0)
+    lab.released(by_decode=True)
 
 
 CASES = (
@@ -318,6 +365,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("home", type=Path)
     parser.add_argument("--tp", action="store_true", help="unequal tensor parallelism instead")
+    parser.add_argument("--pp", action="store_true", help="unequal pipeline parallelism instead")
+    parser.add_argument("--dp", action="store_true", help="a decode of two engines instead")
+    parser.add_argument(
+        "--hybrid", action="store_true", help="a model with sliding windows in some layers"
+    )
     parser.add_argument(
         "--staged", action="store_true", help="as if the caches weren't in host memory"
     )
@@ -325,9 +377,16 @@ def main() -> int:
     args = parser.parse_args()
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
     cases = [c for c in CASES if not args.only or c in (equal,) or c.__name__ in args.only]
-    lab = Lab(args.home.resolve(), **({"staging": "always"} if args.staged else {}))
+    for case in (tensor_parallel, pipeline_parallel, data_parallel):
+        if getattr(args, "".join(word[0] for word in case.__name__.split("_"))):
+            cases = [case]
+    home, model = args.home.resolve(), "model"
+    if args.hybrid:
+        model = "hybrid"
+        hybrid_model.make(home / "model", home / model)
+    lab = Lab(home, model, **({"staging": "always"} if args.staged else {}))
     try:
-        for case in (tensor_parallel,) if args.tp else cases:
+        for case in cases:
             lab.run(case.__name__.replace("_", " "), case)
         for instance in (lab.p, lab.d):
             if instance.alive:

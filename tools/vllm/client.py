@@ -17,6 +17,9 @@ from instance import NAME
 TOKENS = 24  # of an answer
 TIMEOUT = 60.0  # seconds: longer than this is a hang
 
+#: Text, or token ids.
+Prompt = str | list[int]
+
 
 def _example() -> ModuleType:
     """examples/vllm_pd/proxy.py: the cases use the example's router."""
@@ -40,7 +43,7 @@ class Answer:
     seconds: float
 
 
-def request(prompt: str, tokens: int = TOKENS) -> dict[str, Any]:
+def request(prompt: Prompt, tokens: int = TOKENS) -> dict[str, Any]:
     return {
         "model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
         "ignore_eos": True, "return_token_ids": True,
@@ -59,7 +62,7 @@ def send(url: str, body: dict[str, Any], timeout: float = TIMEOUT) -> Answer:
     return Answer(status, found, time.monotonic() - start)
 
 
-def ask(url: str, prompt: str) -> Answer:
+def ask(url: str, prompt: Prompt) -> Answer:
     """A whole request to one instance or to a proxy."""
     return send(url, request(prompt))
 
@@ -72,14 +75,14 @@ def tokens_of(answer: Answer) -> list[int]:
     return found
 
 
-def prefill(url: str, prompt: str) -> dict[str, Any]:
+def prefill(url: str, prompt: Prompt) -> dict[str, Any]:
     """The proxy's first half; what prefill replied."""
     answer = send(url, proxy.prefill_body(request(prompt)))
     assert answer.status == 200, answer.body
     return answer.body
 
 
-def decode(url: str, prompt: str, reply: dict[str, Any]) -> Answer:
+def decode(url: str, prompt: Prompt, reply: dict[str, Any]) -> Answer:
     """The proxy's second half."""
     return send(url, proxy.decode_body(request(prompt), reply))
 

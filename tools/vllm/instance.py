@@ -44,16 +44,16 @@ class Instance:
     """Unmodified vLLM: API server, engine core and workers. One thread at a time."""
 
     def __init__(
-        self, tag: str, home: Path, kv: dict[str, Any] | None = None, *options: str
+        self, tag: str, home: Path, model: str, kv: dict[str, Any] | None = None, *options: str
     ) -> None:
-        """`home`: what ./dev vllm installed. The log is home/logs/<tag>.log."""
+        """`home`: what ./dev vllm installed; `model`: a folder there. Logs go to home/logs."""
         self.tag, self.port = tag, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home / "logs" / f"{tag}.log"
         self.log.parent.mkdir(exist_ok=True)
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(home / "model"), "--served-model-name", NAME,
+            "--model", str(home / model), "--served-model-name", NAME,
             "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32",
             "--enforce-eager", "--max-model-len", str(MAX_TOKENS), "--max-num-seqs", "8",
             "--max-num-batched-tokens", str(MAX_TOKENS), "--kv-cache-memory-bytes", str(KV_BYTES),
@@ -113,12 +113,16 @@ class Instance:
         self._process.wait()
 
     def metrics(self) -> dict[str, float]:
-        """The kvmend counters of /metrics that aren't zero, without prefix and suffix."""
+        """The kvmend counters of /metrics that aren't zero, without prefix and suffix: sums over
+        its engines."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=10) as response:
             text = response.read().decode()
         found = re.findall(r"^vllm:kvmend_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.MULTILINE)
-        skip = ("_bucket", "_created")
-        return {k: float(v) for k, v in found if float(v) and not k.endswith(skip)}
+        sums: dict[str, float] = {}
+        for name, value in found:
+            if not name.endswith(("_bucket", "_created")):
+                sums[name] = sums.get(name, 0) + float(value)
+        return {name: value for name, value in sums.items() if value}
 
     def cpu_seconds(self) -> float:
         """Used so far by all of its processes."""

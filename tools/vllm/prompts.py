@@ -7,8 +7,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from client import ask, tokens_of
+from client import Prompt, ask, tokens_of
 from instance import Instance
+from tokenizers import Tokenizer
 
 ACTORS = ["the baker", "a sailor", "the clerk", "my aunt", "the gardener", "a tailor", "the pilot"]
 VERBS = ["carried", "sold", "found", "painted", "lost", "weighed", "borrowed", "hid"]
@@ -25,12 +26,19 @@ def story(seed: int, sentences: int) -> str:
     return " ".join(lines) + " To sum up, the report tells that"
 
 
-def references(home: Path, prompts: dict[str, str]) -> dict[str, list[int]]:
-    """Prompt's name -> tokens of a single instance, temperature 0; kept in home/reference.json."""
-    file = home / "reference.json"
+def tokens(home: Path, text: str, count: int) -> list[int]:
+    """The first ones of a text."""
+    ids: list[int] = Tokenizer.from_file(str(home / "model/tokenizer.json")).encode(text).ids
+    assert len(ids) >= count, f"{len(ids)} tokens"
+    return ids[:count]
+
+
+def references(home: Path, model: str, prompts: dict[str, Prompt]) -> dict[str, list[int]]:
+    """Prompt's name -> tokens of a single instance, temperature 0; kept in a file of `home`."""
+    file = home / f"reference-{model}.json"
     known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     if any(known.get(name, [None])[0] != prompt for name, prompt in prompts.items()):
-        alone = Instance("alone", home)
+        alone = Instance("alone", home, model)
         try:
             alone.wait()
             known = {n: [p, tokens_of(ask(alone.url, p))] for n, p in prompts.items()}

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from kvmend.testing.peer import wait_until
 from kvmend.vllm.geometry import LayerGeometry
+from kvmend.vllm.groups import Group
 from kvmend.vllm.orders import Step
+from kvmend.vllm.parallel import Place, heads_of
 from kvmend.vllm.peers import Identity
 from kvmend.vllm.scheduler_side import SchedulerSide
 from kvmend.vllm.settings import Settings
-from kvmend.vllm.tensor_parallel import heads_of
 from kvmend.vllm.worker_side import Caches, WorkerSide
 
 LAYERS, HEADS, TOKENS, CONTENT = 3, 4, 8, 6
 BLOCKS = 20
 TRAITS = {"the dtype": "int16"}
+GROUPS = (Group(TOKENS),)
 
 
 @dataclass
@@ -34,14 +38,15 @@ class Request:
     kv_transfer_params: dict[str, Any] | None = None
     num_computed_tokens: int = 0
     status: Status = field(default_factory=lambda: Status("RUNNING"))
+    max_tokens: int = 16
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids or ())
+    def __post_init__(self) -> None:
+        self._all_token_ids = list(self.prompt_token_ids or ())
+        self.num_prompt_tokens = len(self._all_token_ids)
 
 
 def full_cache(seed: int) -> list[np.ndarray[Any, Any]]:
-    """All heads of every layer, as if there were one rank."""
+    """All heads of every layer, as if there were one rank of one stage."""
     rng = np.random.default_rng(seed)
     shape = (BLOCKS, HEADS, TOKENS, CONTENT)
     return [rng.integers(-30000, 30000, shape).astype(np.int16) for _ in range(LAYERS)]
@@ -53,7 +58,7 @@ class HostStaging:
     def __init__(self, caches: list[np.ndarray[Any, Any]], count: int) -> None:
         self.caches = caches
         self.host = [np.zeros((count, *c.shape[1:]), c.dtype) for c in caches]
-        self.blocks = count
+        self.blocks = self.lent = count
         self.free = list(range(count))
 
     def take(self, count: int) -> list[int] | None:
@@ -75,14 +80,19 @@ class HostStaging:
 
 
 class Rank:
-    """A worker; `caches` are its share of the heads."""
+    """A worker; `caches` are its share of the layers and heads, `layers` the layers' numbers."""
 
     def __init__(
-        self, rank: int = 0, size: int = 1, seed: int = 0, *, traits: dict[str, str] = TRAITS,
-        tokens_first: bool = False, staged_blocks: int = 0, clock: Any = None, **settings: Any,
+        self, place: Place = Place(), seed: int = 0, *, traits: dict[str, str] = TRAITS,
+        groups: tuple[Group, ...] = GROUPS, tokens_first: bool = False, staged_blocks: int = 0,
+        clock: Any = None, **settings: Any,
     ) -> None:  # fmt: skip
-        heads = heads_of(rank, size, HEADS)
-        self.caches = [layer[:, heads.start : heads.stop].copy() for layer in full_cache(seed)]
+        heads = heads_of(place.tp_rank, place.tp_size, HEADS)
+        first, end = (i * LAYERS // place.stages for i in (place.stage, place.stage + 1))
+        self.layers = range(first, end)
+        self.caches = [
+            layer[:, heads.start : heads.stop].copy() for layer in full_cache(seed)[first:end]
+        ]
         if tokens_first:
             self.caches = [c.swapaxes(1, 2).copy().swapaxes(1, 2) for c in self.caches]
         memory: list[np.ndarray[Any, Any]] = self.caches
@@ -92,68 +102,96 @@ class Rank:
             memory = staging.host
         self.staging = staging
         layers = tuple(
-            LayerGeometry.of(f"layer {i}", m.ctypes.data, m.shape, m.strides, 2, len(m))
-            for i, m in enumerate(memory)
+            LayerGeometry.of(
+                f"layer {i}", m.ctypes.data, m.shape, m.strides, 2, len(m), group=i % len(groups)
+            )
+            for i, m in zip(self.layers, memory, strict=True)
         )
-        us = Identity(rank, size, HEADS, TOKENS, traits, layers)
+        us = Identity(place, HEADS, groups, traits, layers)
         more = {"clock": clock} if clock else {}
         self.worker = WorkerSide(
             Settings.of({"load_deadline_seconds": 5.0, **settings}), us,
             Caches([(m.ctypes.data, m.nbytes) for m in memory], staged_blocks or BLOCKS, staging),
             **more,
         )  # fmt: skip
-        self.sent: set[str] = set()
+        self.sent: set[int] = set()  # slots of leases
         self.received: set[str] = set()
-        self.failed: set[int] = set()
+        self.failed: set[int] = set()  # blocks
+        self.lost: set[str] = set()  # requests
 
-    def turn(self, step: Step | None = None, ended: set[str] | None = None) -> None:
-        """What vLLM does with a worker in a step."""
+    def turn(self, step: Step | None = None, ended: set[str] | None = None) -> set[int]:
+        """What vLLM does with a worker in a step; slots of leases that have ended."""
         step = step or Step()
-        self.worker.start_loads(step)
-        self.worker.begin_leases(step)
-        sent, received = self.worker.finished(ended or set())
-        self.sent |= sent
-        self.received |= received
+        self.worker.begin(step)
+        found = self.worker.finished(ended or set())
+        self.sent |= found.leases
+        self.received |= found.received
+        self.lost |= found.failed
         self.failed |= self.worker.take_failed_blocks()
+        return found.leases
+
+
+class BlockCounts:
+    """As much of vLLM's pool of blocks as the connector touches: how often each is held."""
+
+    def __init__(self) -> None:
+        self.held: Counter[int] = Counter()
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        self.held.update(blocks)
+
+    def free(self, blocks: Sequence[int]) -> None:
+        assert all(self.held[block] for block in blocks)
+        self.held -= Counter(blocks)
 
 
 class Side:
-    """An instance: a scheduler and its ranks."""
+    """An instance: a scheduler and its ranks, `size` in each of `stages`."""
 
-    def __init__(self, size: int = 1, seed: int = 0, **options: Any) -> None:
-        self.ranks = [Rank(rank, size, seed, **options) for rank in range(size)]
+    def __init__(self, size: int = 1, seed: int = 0, stages: int = 1, **options: Any) -> None:
+        places = [Place(r, size, stage, stages) for stage in range(stages) for r in range(size)]
+        self.ranks = [Rank(place, seed, **options) for place in places]
         settings = {k: v for k, v in options.items() if k == "lease_seconds"}
-        self.scheduler = SchedulerSide(Settings.of(settings), TOKENS)
+        self.groups: tuple[Group, ...] = options.get("groups", GROUPS)
+        self.slots: dict[str, int] = {}  # of leased requests
+        self.pool = BlockCounts()
+        self.scheduler = SchedulerSide(Settings.of(settings), self.groups)
+        self.scheduler.bind(self.pool)
         self.scheduler.workers({r: x.worker.address for r, x in enumerate(self.ranks)})
 
     def turn(self, ended: set[str] | None = None) -> None:
         step = self.scheduler.step()
         for rank in self.ranks:
-            rank.turn(step, ended)
+            self.scheduler.ended(dict.fromkeys(rank.turn(step, ended), 1))
 
-    def prefill(self, request_id: str, tokens: list[int], blocks: list[int]) -> dict[str, Any]:
-        """A finished prefill; what goes to decode."""
-        request = Request(
-            request_id, tokens, {"do_remote_decode": True}, len(tokens),
-            Status("FINISHED_LENGTH_CAPPED"),
-        )  # fmt: skip
-        keep, params = self.scheduler.finished(request, blocks)
-        assert keep and params
+    def prefill(
+        self, request_id: str, tokens: list[int], blocks: list[int], *others: list[int]
+    ) -> dict[str, Any]:
+        """A finished prefill with a list of blocks per group; what goes to decode."""
+        request = Request(request_id, list(tokens), {"do_remote_decode": True})
+        self.scheduler.arrived(request)
+        request.num_computed_tokens = request.num_prompt_tokens
+        request.status = Status("FINISHED_LENGTH_CAPPED")
+        params = self.scheduler.finished(request, [blocks, *others])
+        assert params
+        self.slots[request_id] = params["kvmend"]["lease"][0]
         return params
 
     def decode(
         self, request_id: str, tokens: list[int], params: dict[str, Any], blocks: list[int],
-        computed: int = 0,
+        *others: list[int], computed: int = 0,
     ) -> Request:  # fmt: skip
-        """Begins to load a request into `blocks`."""
+        """Begins to load a request into `blocks`, a list per group."""
         request = Request(request_id, tokens, dict(params))
         count, later = self.scheduler.matched_tokens(request, computed)
         assert later == (count > 0)
-        self.scheduler.allocated(request, blocks, count)
+        self.scheduler.allocated(request, [blocks, *others], count)
         return request
 
     def everyone(self, what: str, request_id: str) -> bool:
-        return all(request_id in getattr(rank, what) for rank in self.ranks)
+        """Whether every rank has "received" the request, or "sent" it: ended its lease."""
+        name = self.slots[request_id] if what == "sent" else request_id
+        return all(name in getattr(rank, what) for rank in self.ranks)
 
     def shutdown(self) -> None:
         for rank in self.ranks:

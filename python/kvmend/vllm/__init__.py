@@ -9,11 +9,11 @@ a lease is a word in its memory. docs/integrations-vllm.md says how to use it.
 
 Layers, top first; a module imports only from those above it:
 
-    settings, geometry, tensor_parallel, leases, counters    values and pure logic
+    settings, geometry, groups, parallel, leases, counters   values and pure logic
     offers, descriptor, orders                               what instances and processes exchange
     lessor, slots, scratch, fetch, peers, load, notes, mover one side's work at a worker
     scheduler_side, worker_side                              the two halves, without vLLM
-    tensors, metrics, connector                              the only ones that import torch or vLLM
+    staging, tensors, cache_groups, metrics, connector       the only ones that import torch or vLLM
 """
 
 from __future__ import annotations

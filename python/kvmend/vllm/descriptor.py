@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .geometry import Incompatible, LayerGeometry
+from .parallel import Place
 
 __all__ = ["Descriptor"]
 
-VERSION = 1
+VERSION = 2
 MAX_LAYERS = 4096
 
 
@@ -19,11 +19,9 @@ MAX_LAYERS = 4096
 class Descriptor:
     """A rank's caches and lease board. Addresses are in that rank's process."""
 
-    tp_rank: int
-    tp_size: int
+    place: Place
     kv_heads: int  # of the model
     blocks: int
-    block_tokens: int
     #: Whether the cache's heads are the rank's share of `kv_heads`; if not, only equal ranks match.
     divisible: bool
     words: int  # leases.Board.words
@@ -49,29 +47,25 @@ class Descriptor:
             layers = value.pop("layers")
             if not 0 < len(layers) <= MAX_LAYERS:
                 raise Incompatible(f"{len(layers)} layers")
-            found = cls(layers=tuple(LayerGeometry(**layer) for layer in layers), **value)
+            place = Place(**value.pop("place"))
+            geometry = tuple(LayerGeometry(**layer) for layer in layers)
+            found = cls(place=place, layers=geometry, **value)
         except Incompatible:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Incompatible(f"not a descriptor: {type(error).__name__}: {error}") from None
-        numbers = [
-            v for k, v in asdict(found).items() if k not in ("layers", "traits", "divisible")
-        ]
+        skipped = ("place", "layers", "traits", "divisible")
+        numbers = [v for k, v in asdict(found).items() if k not in skipped]
+        numbers += asdict(place).values()
         numbers += [v for layer in found.layers for k, v in asdict(layer).items() if k != "name"]
         if not all(type(n) is int and 0 <= n < 2**64 for n in numbers):
             raise Incompatible("a number in the descriptor is out of range")
         return found
 
-    def check(self, traits: dict[str, str], block_tokens: int, layers: Sequence[str]) -> None:
+    def check(self, traits: dict[str, str]) -> None:
         """Raises Incompatible, naming what differs from ours."""
         for name in sorted(set(traits) | set(self.traits)):
             if traits.get(name) != self.traits.get(name):
                 raise Incompatible(
                     f"{name} is {self.traits.get(name)!r} at prefill, {traits.get(name)!r} here"
                 )
-        if self.block_tokens != block_tokens:
-            raise Incompatible(
-                f"--block-size is {self.block_tokens} at prefill, {block_tokens} here"
-            )
-        if missing := sorted(set(layers) - {layer.name for layer in self.layers}):
-            raise Incompatible(f"prefill has no layer {missing[0]} ({len(missing)} are missing)")

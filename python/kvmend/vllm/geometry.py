@@ -36,21 +36,23 @@ class LayerGeometry:
     tokens: int
     token_stride: int
     content: int
+    group: int = 0  # its KV cache group
 
     @classmethod
     def of(
         cls, name: str, address: int, shape: Sequence[int], strides: Sequence[int],
-        itemsize: int, blocks: int,
+        itemsize: int, blocks: int, *, group: int = 0, opaque: bool = False,
     ) -> LayerGeometry:  # fmt: skip
         """Of a tensor; `strides` in bytes. vLLM's shape is (blocks, heads, tokens, content); any
-        other whose first dimension counts blocks is taken as one head of opaque bytes.
+        other whose first dimension counts blocks is taken as one head of opaque bytes, and that
+        one too if it is `opaque`.
 
         Raises Incompatible if it doesn't hold `blocks` blocks, or has gaps that it can't have.
         """
         if not shape or shape[0] % blocks:
             raise Incompatible(f"{name}: shape {tuple(shape)} doesn't hold {blocks} blocks")
         kernel_blocks, kernel_stride = shape[0] // blocks, strides[0]
-        if len(shape) == 4 and (strides[3] == itemsize or shape[3] == 1):
+        if not opaque and len(shape) == 4 and (strides[3] == itemsize or shape[3] == 1):
             heads, tokens, content = shape[1], shape[2], shape[3] * itemsize
             head_stride, token_stride = strides[1], strides[2]
         else:
@@ -58,13 +60,23 @@ class LayerGeometry:
             head_stride = token_stride = content
         return cls(
             name, address, kernel_stride * kernel_blocks, kernel_blocks, kernel_stride,
-            heads, head_stride, tokens, token_stride, content,
+            heads, head_stride, tokens, token_stride, content, group,
         )  # fmt: skip
 
     @property
     def block_bytes(self) -> int:
         """What a block holds."""
         return self.kernel_blocks * self.heads * self.tokens * self.content
+
+    @property
+    def extent(self) -> int:
+        """From a block's first byte to its last, gaps included."""
+        return (
+            (self.kernel_blocks - 1) * self.kernel_stride
+            + (self.heads - 1) * self.head_stride
+            + (self.tokens - 1) * self.token_stride
+            + self.content
+        )
 
     def offsets(self, first_head: int, heads: int) -> Numbers:
         """Offset in a block of every (kernel block, head, token) of some heads, in that order."""

@@ -35,20 +35,20 @@ class Lessor:
         self._board = board
         self._clock = clock
         self._counts = counts
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[int, Lease] = {}  # by slot
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def begin(self, order: LeaseOrder) -> None:
         """From here on the order's blocks may be read; they are complete."""
-        self._leases[order.request_id] = self._lease(order, order.seconds)
+        self._leases[order.slot] = self._lease(order, order.seconds)
         self._board.begin(order.slot, order.generation)
         self._counts["leases"] += 1
 
     def refuse(self, order: LeaseOrder) -> None:
         """The order's blocks can't be read: the lease is over before it begins."""
-        self._leases[order.request_id] = self._lease(order, 0)
+        self._leases[order.slot] = self._lease(order, 0)
 
     def _lease(self, order: LeaseOrder, seconds: float) -> Lease:
         now = self._clock()
@@ -57,20 +57,20 @@ class Lessor:
             self._board.renewals(order.slot, order.generation),
         )  # fmt: skip
 
-    def ended(self) -> set[str]:
-        """Requests whose blocks nobody reads any more since the last call: each once."""
+    def ended(self) -> set[int]:
+        """Slots of leases whose blocks nobody reads any more since the last call: each once."""
         now = self._clock()
         found = set()
-        for request_id, lease in self._leases.items():
+        for slot, lease in self._leases.items():
             done = self._board.finished(lease.slot, lease.generation)
             if not done and now >= lease.until:
                 self._renew(lease, now)
             if done or now >= lease.until:
                 self._board.end(lease.slot, lease.generation)
                 self._counts["leases_done" if done else "leases_expired"] += 1
-                found.add(request_id)
-        for request_id in found:
-            del self._leases[request_id]
+                found.add(slot)
+        for slot in found:
+            del self._leases[slot]
         return found
 
     def _renew(self, lease: Lease, now: float) -> None:

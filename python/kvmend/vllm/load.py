@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -15,9 +16,9 @@ from .descriptor import Descriptor
 from .geometry import Incompatible
 from .leases import WORD_BYTES, LeaseState, lease_state
 from .orders import LoadOrder
+from .parallel import Source
 from .peers import Peers, RankPlan
 from .scratch import Scratch
-from .tensor_parallel import Source
 
 __all__ = ["ENDED", "Load", "Staging", "Steps", "Surroundings"]
 
@@ -33,7 +34,13 @@ class Staging(Protocol):
     """Host memory in place of a cache that the engine can't reach."""
 
     @property
-    def blocks(self) -> int: ...
+    def blocks(self) -> int:
+        """How many decode has."""
+
+    @property
+    def lent(self) -> int:
+        """How many prefill's scheduler hands out, from number 0 on."""
+
     def take(self, count: int) -> list[int] | None: ...
     def give(self, blocks: Sequence[int]) -> None: ...
     def save(self, blocks: Sequence[int], staged: Sequence[int]) -> None:
@@ -53,6 +60,12 @@ class Surroundings:
     staging: Staging | None = None
     checksum: bool = False
     clock: Callable[[], float] = time.monotonic
+
+
+def split(numbers: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
+    """Consecutive parts of `numbers`."""
+    ends = list(itertools.accumulate(lengths))
+    return [numbers[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 
 class Refused(Exception):
@@ -138,10 +151,10 @@ class Load:
         self.outcome = outcome
 
     def _run(self) -> Steps:
-        around, offer = self._around, self.order.offer
-        there_blocks = offer.blocks[self.order.first :]
-        if len(there_blocks) != len(self.order.blocks):
-            raise Incompatible(f"{len(there_blocks)} blocks there, {len(self.order.blocks)} here")
+        around, order, offer = self._around, self.order, self.order.offer
+        if order.missing:
+            raise Incompatible(order.missing)
+        there = [move.there for move in order.moves]
         sources = around.peers.sources(offer)
         fetches = [around.peers.fetch(offer.ranks[s.rank], self._left()) for s in sources]
         yield from self._wait(lambda: all(fetch.poll() for fetch in fetches))
@@ -150,35 +163,44 @@ class Load:
             around.peers.plan(offer, source, descriptor)
             for source, descriptor in zip(sources, descriptors, strict=True)
         ]
-        if beyond := [b for b in there_blocks if any(b >= d.blocks for d in descriptors)]:
-            raise Incompatible(f"the offer names block {beyond[0]}, which prefill hasn't")
+        around.peers.complete(plans)
+        last = max((block for blocks in there for block in blocks), default=0)
+        if any(last >= d.blocks for d in descriptors):
+            raise Incompatible(f"the offer names block {last}, which prefill hasn't")
 
-        here_blocks: Sequence[int] = self.order.blocks
+        here: list[Sequence[int]] = [move.here for move in order.moves]
         if around.staging:
             yield from self._stage(around.staging)
-            here_blocks = self._staged
-        yield from self._rows_for(len(sources))
-        ranks = [(s.rank, d) for s, d in zip(sources, descriptors, strict=True)]
+            here = split(self._staged, [len(blocks) for blocks in here])
+        read = [
+            (source, descriptor, plan)
+            for source, descriptor, plan in zip(sources, descriptors, plans, strict=True)
+            if plan.layers
+        ]
+        yield from self._rows_for(len(read))
+        ranks = [(source.rank, descriptor) for source, descriptor, _ in read]
         # Before: staged blocks are there only from the lease's beginning on, and one that began
         # between the read and the look after it would vouch for what was there before. After: the
         # blocks may have been given away while they were read.
         while not (yield from self._live(ranks)):
             yield from self._sleep(AGAIN)
-        yield from self._read(list(zip(sources, plans, strict=True)), here_blocks, there_blocks)
+        yield from self._read([(source, plan) for source, _, plan in read], here, there)
         if not (yield from self._live(ranks)):
             raise Refused("prefill's lease isn't the one that was read under")
 
     def _read(
         self,
         plans: list[tuple[Source, RankPlan]],
-        here_blocks: Sequence[int],
-        there_blocks: Sequence[int],
+        here: Sequence[Sequence[int]],
+        there: Sequence[Sequence[int]],
     ) -> Steps:
         """Returns once all the blocks have arrived."""
         around, reads = self._around, []
         self.bytes = 0
         for source, plan in plans:
-            local, remote, lengths = plan.slices(here_blocks, there_blocks)
+            local, remote, lengths = plan.slices(here, there)
+            if not len(lengths):
+                continue
             rank = self.order.offer.ranks[source.rank]
             reads.append(
                 around.engine.submit(

@@ -44,7 +44,7 @@ class Note:
     def _tell(self, number: int) -> Steps:
         around, offer = self._around, self._offer
         rank, readers = offer.ranks[number], around.peers.readers(offer, number)
-        place = readers.index(around.peers.tp_rank)
+        place = around.peers.index(offer, number)
         rows: list[int] | None = None
         try:
             fetch = around.peers.fetch(rank, self._left())

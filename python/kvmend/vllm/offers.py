@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from .groups import Held
 from .leases import MAX_READERS, SLOTS
-from .tensor_parallel import heads_of
+from .parallel import heads_of
 
 __all__ = ["BadOffer", "Offer", "RankAddress", "prompt_digest"]
 
-VERSION = 1
+VERSION = 2
 MAX_RANKS = 1024
+MAX_GROUPS = 256
 MAX_BLOCKS = 1 << 20
 MAX_DESCRIPTOR = 4 << 20  # bytes
 
@@ -68,8 +70,13 @@ class Offer:
     kv_heads: int  # of the model
     tokens: int
     prompt: str  # prompt_digest of those tokens
-    blocks: tuple[int, ...]
-    ranks: tuple[RankAddress, ...]  # by tensor-parallel rank
+    groups: tuple[Held, ...]  # blocks by KV cache group
+    stages: int  # of the pipeline
+    ranks: tuple[RankAddress, ...]  # stage by stage, in each by tensor-parallel rank
+
+    @property
+    def tp_size(self) -> int:
+        return len(self.ranks) // self.stages
 
     def to_params(self) -> dict[str, Any]:
         """vLLM's names first, then ours."""
@@ -82,7 +89,8 @@ class Offer:
                 "kv_heads": self.kv_heads,
                 "tokens": self.tokens,
                 "prompt": self.prompt,
-                "blocks": list(self.blocks),
+                "groups": [[held.first, list(held.blocks)] for held in self.groups],
+                "stages": self.stages,
                 "ranks": [rank.to_json() for rank in self.ranks],
             },
         }
@@ -101,9 +109,9 @@ class Offer:
     def _from(cls, value: Mapping[str, Any]) -> Offer:
         if value["version"] != VERSION:
             raise BadOffer(f"version {value['version']!r} of prefill's connector, {VERSION} here")
-        blocks, ranks = value["blocks"], value["ranks"]
-        if not isinstance(blocks, list) or not len(blocks) <= MAX_BLOCKS:
-            raise BadOffer("blocks isn't a list, or too long")
+        groups, ranks = value["groups"], value["ranks"]
+        if not isinstance(groups, list) or not 0 < len(groups) <= MAX_GROUPS:
+            raise BadOffer("groups isn't a list, or has a senseless length")
         if not isinstance(ranks, list) or not 0 < len(ranks) <= MAX_RANKS:
             raise BadOffer("ranks isn't a list, or has a senseless length")
         slot, generation, seconds = value["lease"]
@@ -116,13 +124,22 @@ class Offer:
             kv_heads=checked("kv_heads", value["kv_heads"]),
             tokens=checked("tokens", value["tokens"]),
             prompt=str(value["prompt"]),
-            blocks=tuple(checked("blocks", block) for block in blocks),
+            groups=tuple(held_of(*group) for group in groups),
+            stages=checked("stages", value["stages"]),
             ranks=tuple(RankAddress.from_json(rank) for rank in ranks),
         )
         if offer.slot >= SLOTS or offer.generation >= 2**48 or offer.kv_heads > 1 << 20:
             raise BadOffer("lease or kv_heads out of range")
-        heads_of(0, len(ranks), offer.kv_heads)
+        if not 0 < offer.stages <= len(ranks) or len(ranks) % offer.stages:
+            raise BadOffer(f"{len(ranks)} ranks in {offer.stages} stages")
+        heads_of(0, offer.tp_size, offer.kv_heads)
         return offer
+
+
+def held_of(first: Any, blocks: Any) -> Held:
+    if not isinstance(blocks, list) or not len(blocks) <= MAX_BLOCKS:
+        raise BadOffer("groups: blocks that aren't a list, or too long")
+    return Held(checked("groups", first), tuple(checked("groups", block) for block in blocks))
 
 
 def checked(name: str, value: Any) -> int:

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .groups import Move
 from .offers import Offer, RankAddress
+from .parallel import Place
 
 __all__ = ["LeaseOrder", "LoadOrder", "Step", "WorkerAddress"]
 
 
 @dataclass(frozen=True)
 class LoadOrder:
-    """Decode: load `offer.blocks[first:]` into `blocks`, one to one."""
+    """Decode: load these blocks, by KV cache group."""
 
     request_id: str
-    offer: Offer
-    first: int
-    blocks: list[int]
+    offer: Offer  # without its blocks
+    moves: tuple[Move, ...]
+    #: Why it can't be done: then it only fails, as any other load may.
+    missing: str = ""
+
+    @property
+    def blocks(self) -> list[int]:
+        """Ours, of all groups."""
+        return [block for move in self.moves for block in move.here]
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,7 @@ class WorkerAddress:
     """A worker's handshake: where its engine is."""
 
     address: RankAddress
-    tp_rank: int
-    tp_size: int
+    place: Place
     kv_heads: int
-    #: Blocks that can be staged at a time; 0: the cache itself is read.
+    #: Blocks that prefill can stage at a time; 0: the cache itself is read.
     staging_blocks: int = 0

@@ -30,10 +30,12 @@ class Settings:
     load_deadline_seconds: float = 10.0
     #: XXH3-64 over every frame.
     checksum: bool = False
-    #: "auto": caches must be in host memory; "always": go through a pool there (experimental).
+    #: "auto": caches must be in host memory; "always": go through a pool there.
     staging: str = "auto"
     #: Host memory of a worker for that.
     staging_bytes: int = 1 << 30
+    #: Move states of Mamba layers too: untested with vLLM itself.
+    states: bool = False
     #: More options of kvmend.TransferEngine, e.g. {"admin_listen": "127.0.0.1:9400"}.
     engine: Mapping[str, Any] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Numbers from 0 on that are lent and given back. Not thread-safe."""
+"""Numbers that are lent and given back. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """A pool of `count` numbers; what was given back first is lent first."""
+    """A pool of `count` numbers from `first` on; what was given back first is lent first."""
 
-    def __init__(self, count: int) -> None:
-        self._free = deque(range(count))
+    def __init__(self, count: int, first: int = 0) -> None:
+        self._free = deque(range(first, first + count))
 
     def __len__(self) -> int:
         """How many are free."""

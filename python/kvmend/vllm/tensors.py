@@ -3,122 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from .geometry import Incompatible, LayerGeometry
-from .slots import Slots
+from .staging import TorchStaging
 from .worker_side import Caches
 
-__all__ = ["TorchStaging", "caches_of"]
+__all__ = ["caches_of", "dtypes_of"]
+
+#: Of a layer: its cache, or the parts of its state.
+Cache: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A tensor, under the name that both sides know it by."""
+
+    name: str
+    group: int
+    tensor: torch.Tensor
+    opaque: bool  # part of a state
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.tensor.data_ptr(), self.tensor.nbytes
 
 
 def caches_of(
-    tensors: Mapping[str, torch.Tensor], blocks: int, staging: str, staging_bytes: int
-) -> tuple[Caches, tuple[LayerGeometry, ...]]:
+    caches: Mapping[str, Cache], groups: Mapping[str, int], blocks: int, *,
+    staging: str = "auto", limit: int = 1 << 30, serves: bool = True, loads: bool = True,
+) -> tuple[Caches, tuple[LayerGeometry, ...]]:  # fmt: skip
     """What to register, and where each layer lies in it.
 
-    `tensors`: vLLM's, by layer; layers that share one count once, under the first name.
-    `blocks`: of vLLM's block manager. `staging`, `staging_bytes`: as in `Settings`.
-    Raises Incompatible for caches that aren't made of blocks.
+    `caches`: vLLM's, by layer; `groups`: the number of a layer's KV cache group. `blocks`: of
+    vLLM's block manager. `staging`, `limit`: as `Settings.staging`, `staging_bytes`. `serves`,
+    `loads`: what the staged blocks are for. Raises Incompatible for caches that aren't blocks.
     """
-    layers: dict[tuple[int, int], tuple[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        layers.setdefault((tensor.data_ptr(), tensor.nbytes), (name, tensor))
+    layers = layers_of(caches, groups)
     if not layers:
         raise Incompatible("the model has no KV cache")
-    on_host = all(tensor.device.type == "cpu" for _, tensor in layers.values())
-    if on_host and staging == "auto":
-        return in_place(list(layers.values()), blocks)
-    if staging == "auto":
+    geometry = tuple(geometry_of(layer, blocks) for layer in layers)
+    on_host = all(layer.tensor.device.type == "cpu" for layer in layers)
+    if staging == "auto" and not on_host:
         raise Incompatible(
-            "the KV cache isn't in host memory. Staging through host memory is experimental: "
+            "the KV cache isn't in host memory. Staging through host memory is untested on GPUs: "
             'set "staging": "always" to use it, and compare its answers first'
         )
-    staged = TorchStaging(list(layers.values()), blocks, staging_bytes)
-    return Caches(staged.memory, staged.blocks, staged), staged.geometry
+    storages = {layer.tensor.untyped_storage().data_ptr(): layer.tensor for layer in layers}
+    if staging == "auto":
+        memory = [(start, t.untyped_storage().nbytes()) for start, t in storages.items()]
+        return Caches(memory, blocks), geometry
+    staged = TorchStaging(list(storages.values()), geometry, blocks, limit, serves, loads)
+    return Caches([staged.memory], staged.count, staged), staged.geometry
 
 
-def in_place(
-    layers: Sequence[tuple[str, torch.Tensor]], blocks: int
-) -> tuple[Caches, tuple[LayerGeometry, ...]]:
-    storages: dict[int, int] = {}
-    for _, tensor in layers:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-    geometry = tuple(
-        LayerGeometry.of(
-            name, tensor.data_ptr(), tensor.shape,
-            [stride * tensor.element_size() for stride in tensor.stride()],
-            tensor.element_size(), blocks,
-        )
-        for name, tensor in layers
+def layers_of(caches: Mapping[str, Cache], groups: Mapping[str, int]) -> list[Layer]:
+    """Layers that use another one's cache count once, under the first name in its group."""
+    found: dict[tuple[int, tuple[int, int]], Layer] = {}
+    for name, group in groups.items():
+        for layer in parts_of(name, caches[name], group) if name in caches else ():
+            found.setdefault((group, layer.place), layer)
+    known = {layer.place for layer in found.values()}
+    for name in caches:
+        others = [p for p in parts_of(name, caches[name], 0) if p.place not in known]
+        if name not in groups and others:
+            raise Incompatible(f"{name} is in no KV cache group")
+    return list(found.values())
+
+
+def parts_of(name: str, cache: Cache, group: int) -> list[Layer]:
+    if isinstance(cache, torch.Tensor):
+        return [Layer(name, group, cache, opaque=False)]
+    return [Layer(f"{name}#{i}", group, part, opaque=True) for i, part in enumerate(cache)]
+
+
+def geometry_of(layer: Layer, blocks: int) -> LayerGeometry:
+    tensor = layer.tensor
+    return LayerGeometry.of(
+        layer.name, tensor.data_ptr(), tensor.shape,
+        [stride * tensor.element_size() for stride in tensor.stride()],
+        tensor.element_size(), blocks, group=layer.group, opaque=layer.opaque,
     )  # fmt: skip
-    return Caches(list(storages.items()), blocks), geometry
 
 
-class TorchStaging:
-    """A pool of blocks in host memory, pinned where there is an accelerator.
-
-    A staged block holds a cache's block in its logical order, without gaps. The copies run on the
-    current stream, after the work that was queued before; they have happened when they return.
-    """
-
-    def __init__(self, layers: Sequence[tuple[str, torch.Tensor]], blocks: int, limit: int) -> None:
-        self._tensors = [grouped(name, tensor, blocks) for name, tensor in layers]
-        size = sum(tensor[0].nbytes for tensor in self._tensors)
-        self._count: int = min(blocks, limit // size)
-        if self._count == 0:
-            raise Incompatible(f"staging_bytes is {limit}, but a block has {size} bytes")
-        self._slots = Slots(self._count)
-        pin = any(tensor.device.type == "cuda" for tensor in self._tensors)
-        self._host = [
-            torch.empty((self._count, *t.shape[1:]), dtype=t.dtype, pin_memory=pin)
-            for t in self._tensors
-        ]
-        self.geometry = tuple(
-            LayerGeometry.of(
-                name, host.data_ptr(), host.shape, [s * host.element_size() for s in host.stride()],
-                host.element_size(), self._count,
-            )
-            for (name, _), host in zip(layers, self._host, strict=True)
-        )  # fmt: skip
-
-    @property
-    def memory(self) -> list[Any]:
-        """To register; lives as long as this."""
-        return [(host.data_ptr(), host.nbytes) for host in self._host]
-
-    @property
-    def blocks(self) -> int:
-        """How many there are."""
-        return self._count
-
-    def take(self, count: int) -> list[int] | None:
-        """Staged blocks, or None while too few are free. Decode's; prefill's scheduler counts its
-        own."""
-        return self._slots.take(count)
-
-    def give(self, blocks: Sequence[int]) -> None:
-        """Back."""
-        self._slots.give(blocks)
-
-    def save(self, blocks: Sequence[int], staged: Sequence[int]) -> None:
-        """Cache -> host."""
-        for tensor, host in zip(self._tensors, self._host, strict=True):
-            host[list(staged)] = tensor[torch.tensor(blocks, device=tensor.device)].to("cpu")
-
-    def restore(self, staged: Sequence[int], blocks: Sequence[int]) -> None:
-        """Host -> cache."""
-        for tensor, host in zip(self._tensors, self._host, strict=True):
-            tensor[torch.tensor(blocks, device=tensor.device)] = host[list(staged)].to(
-                tensor.device
-            )
-
-
-def grouped(name: str, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
-    """The tensor with vLLM's blocks as its first dimension (kernels may split them)."""
-    if not tensor.dim() or tensor.shape[0] % blocks:
-        raise Incompatible(f"{name}: shape {tuple(tensor.shape)} doesn't hold {blocks} blocks")
-    return tensor if tensor.shape[0] == blocks else tensor.unflatten(0, (blocks, -1))
+def dtypes_of(caches: Mapping[str, Cache]) -> str:
+    """Of all caches, for comparison."""
+    found = set()
+    for cache in caches.values():
+        parts = [cache] if isinstance(cache, torch.Tensor) else list(cache)
+        found |= {str(tensor.dtype) for tensor in parts}
+    return "/".join(sorted(found))

@@ -16,6 +16,7 @@ from kvmend import Access, TransferEngine
 
 from . import counters
 from .descriptor import Descriptor
+from .groups import FULL
 from .leases import MAX_READERS, SLOTS, Board
 from .lessor import Lessor
 from .load import Load, Staging, Surroundings
@@ -26,7 +27,7 @@ from .peers import Identity, Peers
 from .scratch import Scratch
 from .settings import Settings
 
-__all__ = ["Caches", "WorkerSide"]
+__all__ = ["Caches", "Ended", "WorkerSide"]
 
 log = logging.getLogger("vllm.kvmend")
 
@@ -40,6 +41,15 @@ class Caches:
     memory: Sequence[Any]  # kvmend.Memory
     blocks: int  # that peers may name
     staging: Staging | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What has ended at this worker."""
+
+    leases: set[int]  # their slots
+    received: set[str]  # requests whose loads have ended, well or not
+    failed: set[str]  # of those, the ones that vLLM has to compute from their beginning
 
 
 class WorkerSide:
@@ -59,6 +69,8 @@ class WorkerSide:
         `serves`: peers may read them (vLLM's role: producer or both).
         """
         self._clock, self._staging = clock, caches.staging
+        # vLLM can keep the blocks before the ones that failed, but where a list has gaps.
+        self._whole = [group.kind for group in us.groups] != [FULL]
         self._counts = counters.new()
         self._failed_blocks: set[int] = set()
         self._engine_totals = (0, 0)  # retries, recoveries
@@ -84,14 +96,14 @@ class WorkerSide:
         done = self._engine.register_memory(board.done, Access.REMOTE_WRITE)
         renewed = self._engine.register_memory(board.renewed, Access.REMOTE_WRITE)
         descriptor = Descriptor(
-            us.tp_rank, us.tp_size, us.kv_heads, caches.blocks, us.block_tokens, us.divisible,
-            words, done, renewed, SLOTS, MAX_READERS, us.layers, us.traits,
+            us.place, us.kv_heads, caches.blocks, us.divisible,
+            words, done, renewed, SLOTS, MAX_READERS, us.layers, us.needed,
         )  # fmt: skip
         data = np.frombuffer(descriptor.encode(), np.uint8)
         address = self._engine.register_memory(data, Access.REMOTE_READ)
         return WorkerAddress(
             RankAddress(self._engine.session_id, self._engine.incarnation, address, len(data)),
-            us.tp_rank, us.tp_size, us.kv_heads, self._staging.blocks if self._staging else 0,
+            us.place, us.kv_heads, self._staging.lent if self._staging else 0,
         )  # fmt: skip
 
     @property
@@ -101,8 +113,10 @@ class WorkerSide:
 
     # -------------------------------------------------------------------------------- each step
 
-    def start_loads(self, step: Step) -> None:
-        """Begins what decode was told to."""
+    def begin(self, step: Step) -> None:
+        """Begins what the scheduler has ordered. Best before the step's forward pass, which nothing
+        of it depends on: a lease or a load that began after it would be late by as much."""
+        self._begin_leases(step)
         for order in step.loads:
             self._mover.load(order)
         for offer in step.releases:
@@ -110,8 +124,8 @@ class WorkerSide:
         for offer, number in step.renewals:
             self._mover.renew(offer, number)
 
-    def begin_leases(self, step: Step) -> None:
-        """Begins what prefill was told to; the step's forward pass is over."""
+    def _begin_leases(self, step: Step) -> None:
+        """The requests have finished, so all their blocks were written in earlier steps."""
         for order in step.leases:
             try:
                 if self._staging:
@@ -122,32 +136,38 @@ class WorkerSide:
             else:
                 self._lessor.begin(order)
 
-    def finished(self, ended_requests: set[str]) -> tuple[set[str], set[str]]:
-        """(requests whose leases have ended, requests whose loads have ended well or not).
+    def finished(self, ended_requests: set[str]) -> Ended:
+        """What has ended since the last call. Never blocks.
 
-        `ended_requests`: finished or aborted; their loads are cancelled. Never blocks.
+        `ended_requests`: finished or aborted; their loads are cancelled.
         """
         self._mover.cancel(ended_requests)
-        received = set()
+        received, failed = set(), set()
         for load in self._mover.take():
             load.settle()
-            self._count(load)
             received.add(load.order.request_id)
-        return self._lessor.ended(), received
+            if self._failed(load):
+                failed.add(load.order.request_id)
+        return Ended(self._lessor.ended(), received, failed)
 
-    def _count(self, load: Load) -> None:
+    def _failed(self, load: Load) -> bool:
+        """Counts a load; whether its request has to be computed from its beginning."""
         order = load.order
+        whole = self._whole or bool(order.missing)  # then its blocks aren't all named
         self._counts[load.outcome] += 1
         if load.outcome == "loads":
             self._counts["load_bytes"] += load.bytes
             self._counts[counters.LOAD_SECONDS].append(load.seconds)
         elif load.outcome != "loads_cancelled":
-            self._failed_blocks.update(order.blocks)
+            if not whole:
+                self._failed_blocks.update(order.blocks)
             log.warning(
                 "request %s: %d blocks from %s weren't loaded after %.3f s: %s",
                 order.request_id, len(order.blocks), order.offer.ranks[0].session_id,
                 load.seconds, load.error,
             )  # fmt: skip
+            return whole
+        return False
 
     def take_failed_blocks(self) -> set[int]:
         """Blocks of the loads that `finished` reported since the last call, if they failed."""

@@ -1,4 +1,4 @@
-"""Which prefill ranks a decode rank reads which heads from. Pure.
+"""Which prefill ranks a decode rank reads which heads from, and where ranks stand. Pure.
 
 A rank of `size` holds heads `[rank * total // size, ...)` of `total`: an equal share, or, with more
 ranks than heads, one head that its neighbours hold too (as vLLM divides them).
@@ -9,7 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Source", "heads_of", "readers", "sources"]
+__all__ = ["Place", "Source", "heads_of", "readers", "sources"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place in its instance."""
+
+    tp_rank: int = 0
+    tp_size: int = 1
+    stage: int = 0  # of the pipeline
+    stages: int = 1
+
+    @property
+    def number(self) -> int:
+        """Counted stage by stage."""
+        return self.stage * self.tp_size + self.tp_rank
 
 
 @dataclass(frozen=True)
