@@ -128,6 +128,7 @@ void Session::pump() {
   if (!epoch_ || !epoch_->up()) return;
   send_waiting_control();
   bool posted = false;
+  bool told = false;
   for (std::list<TransferPtr>* queue : {&urgent_, &queue_}) {
     auto at = queue->begin();
     while (at != queue->end() && epoch_ && epoch_->up() && window_open()) {
@@ -137,6 +138,10 @@ void Session::pump() {
         // Refused, or its addresses are wrong: gone from the queue, perhaps with others.
         at = transfer->done ? queue->begin() : next;
         continue;
+      }
+      if (transfer->on_begun && transfer->has_unsent()) {
+        std::exchange(transfer->on_begun, nullptr)();  // may send messages; ends no transfer
+        told = true;
       }
       while (transfer->has_unsent() && window_open()) {
         ChunkSpan span = next_span(*transfer, host_.self.options.chunk_bytes);
@@ -156,6 +161,7 @@ void Session::pump() {
       }
     }
   }
+  if (told) send_waiting_control();  // what was said goes before the pages
   if (posted && epoch_) epoch_->flush();
   if (!pair_parked_.empty()) update_parked();  // nobody retires what they wait here with
   arm();

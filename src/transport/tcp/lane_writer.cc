@@ -147,6 +147,13 @@ bool LaneWriter::zero_reply(ChunkId chunk) {
   return true;
 }
 
+std::vector<ChunkId> LaneWriter::unsent() const {
+  std::vector<ChunkId> out;
+  for (const Frame& frame : frames_)
+    if (frame.chunk.is_set() && !frame.reply && !frame.started) out.push_back(frame.chunk);
+  return out;
+}
+
 void LaneWriter::merge_urgent() {
   if (urgent_.empty()) return;
   Frame frame;
