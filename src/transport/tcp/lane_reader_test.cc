@@ -46,7 +46,7 @@ class Sink final : public FrameSink {
  public:
   Status on_frame(const wire::FrameHeader&, Bytes, std::vector<iovec>& into) override {
     for (std::size_t i = 0; i < kSlices; ++i)
-      into.push_back({i == hole_at ? hole : pool.data() + i * 2 * kSliceBytes, kSliceBytes});
+      into.push_back({i == hole_at ? hole : pool.data() + i * step, kSliceBytes});
     return Status::ok();
   }
   bool payload_still_allowed() override { return asked++ < allowed; }
@@ -58,6 +58,7 @@ class Sink final : public FrameSink {
   [[nodiscard]] bool closed() const override { return false; }
 
   std::vector<std::byte> pool{std::vector<std::byte>(kSlices * 2 * kSliceBytes)};
+  std::size_t step = 2 * kSliceBytes;
   bool stay = true;
   int allowed = 1 << 30;  // the grant goes when it was asked for so often
   int asked = 0;
@@ -104,6 +105,14 @@ TEST_P(LaneReaderTest, EverySliceLandsInItsPlace) {
   read_all();
   expect_landed(payload_.size());
   EXPECT_EQ(stream_.most_entries > 16, !GetParam()) << stream_.most_entries << " entries";
+}
+
+TEST_P(LaneReaderTest, PlacesThatTouchAreOneEntry) {
+  sink_.step = kSliceBytes;
+  read_all();
+  EXPECT_EQ(sink_.landed, payload_.size());
+  EXPECT_TRUE(std::ranges::equal(payload_, std::span(sink_.pool).first(payload_.size())));
+  EXPECT_LE(stream_.most_entries, 16U) << "staged or not";
 }
 
 // Case I10: what comes after the grant has gone is discarded, in the middle of a frame too; staged,
