@@ -65,8 +65,8 @@ struct Write {
   /// Shared by writes that go out together or wait together (session/transfer_state.h), all begun
   /// in one turn of the loop. Null: alone.
   std::shared_ptr<session::TransferGroup> group;
-  /// Runs at most once, before `on_done`, when the first of its bytes is about to leave; never from inside
-  /// `write`. A write that waits for its session hasn't begun.
+  /// Runs at most once, before `on_done`, when the first of its bytes is about to leave; never from
+  /// inside `write`. A write that waits for its session hasn't begun.
   std::move_only_function<void()> on_begun;
   /// Runs once, on the loop thread, never from inside `write`; possibly from inside `cancel`. The
   /// local pages aren't read any more then, unless it failed and the port's

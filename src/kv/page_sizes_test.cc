@@ -20,8 +20,8 @@ class PageSizes : public Cluster {
                      std::uint32_t ranks = 1, std::uint32_t rank = 0) {
     const std::uint32_t here = prefill->pools.layout.page_tokens;
     const std::uint32_t there = decode->pools.layout.page_tokens;
-    const auto tokens = static_cast<std::uint32_t>(
-        std::min(from.size() * here, to.size() * there * ranks));
+    const auto tokens =
+        static_cast<std::uint32_t>(std::min(from.size() * here, to.size() * there * ranks));
     for (std::size_t buffer = 0; buffer < 4; ++buffer)
       for (std::uint32_t t = rank; t < tokens; t += ranks) {
         const std::uint32_t local = t / ranks;

@@ -107,8 +107,8 @@ void Planner::compare_page_sizes() {
   const bool known = !undivided(source_.element_order) && !undivided(destination_.element_order);
   if (here == 0 || there == 0 || (here != there && !known))
     return differences_.compare("page_tokens", here, there);
-  const PageFit fit = PageFit::of(
-      here, std::uint64_t{there} * token_ranks_of(source_.rank, destination_.rank));
+  const PageFit fit =
+      PageFit::of(here, std::uint64_t{there} * token_ranks_of(source_.rank, destination_.rank));
   // Each plan has a table of the steps; real sizes make few.
   if (fit.join + std::uint64_t{fit.split} > wire::kMaxKvPageSteps)
     return differences_.add(
@@ -361,14 +361,16 @@ std::vector<PageRun> TransferPlan::runs(std::uint32_t component, const ChunkPage
 Amount TransferPlan::amount(std::uint32_t component, std::span<const PageRun> runs) const {
   const ComponentMap& map = components_[component];
   Amount sum;
-  for (const BufferMap& buffer : map.buffers) sum += amount_of(buffer, runs, {map.steps.all(), map.dealt});
+  for (const BufferMap& buffer : map.buffers)
+    sum += amount_of(buffer, runs, {map.steps.all(), map.dealt});
   return sum;
 }
 
 void TransferPlan::append(std::uint32_t component, std::span<const PageRun> runs,
                           std::vector<transport::Piece>& out) const {
   const ComponentMap& map = components_[component];
-  for (const BufferMap& buffer : map.buffers) append_pieces(buffer, runs, {map.steps.all(), map.dealt}, out);
+  for (const BufferMap& buffer : map.buffers)
+    append_pieces(buffer, runs, {map.steps.all(), map.dealt}, out);
 }
 
 }  // namespace kvmend::kv

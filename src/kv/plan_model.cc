@@ -103,10 +103,9 @@ ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at, std::uin
                                                                  : top.tp_size;
   const std::uint32_t mine = top.cp_size > 1 ? at.cp_rank : at.tp_rank;
   // Shape 1: draft layers, whose pages hold the tokens of all ranks.
-  rank.add_component(
-      {.dtype = "bf16",
-       .items = PlanModel::kItems,
-       .shapes = {shape(model.tokens), shape(model.tokens * model.prefill_dcp)}});
+  rank.add_component({.dtype = "bf16",
+                      .items = PlanModel::kItems,
+                      .shapes = {shape(model.tokens), shape(model.tokens * model.prefill_dcp)}});
   for (std::uint32_t half = 0; half < model.halves; ++half)
     for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
       const PlanModel::Layer& layer = model.layers[l];

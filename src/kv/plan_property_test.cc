@@ -291,7 +291,8 @@ RC_GTEST_PROP(Plan, EveryByteIsWrittenOnceByTheRightRankAndNothingElse, ()) {
   RC_ASSERT(map.has_value());
   std::vector<std::vector<wire::KvCoverage>> writers;
   for (const KvServer& server : map->servers) {
-    const ModelRank prefill = make_prefill_rank(model, server, model.prefill_dcp > 1 ? at.dcp_rank : 0);
+    const ModelRank prefill =
+        make_prefill_rank(model, server, model.prefill_dcp > 1 ? at.dcp_rank : 0);
     RC_ASSERT(check_layout(prefill.layout).is_ok());
     const auto plan = TransferPlan::prepare(prefill.layout, target.described);
     if (!plan) RC_FAIL(plan.error().to_string());

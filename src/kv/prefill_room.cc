@@ -290,12 +290,11 @@ void PrefillRoom::on_write_begun(std::size_t destination) {
   Destination& to = destinations_[destination];
   handle_->advance(KvStatus::kTransferring, around_.now());
   if (std::exchange(to.writing, true)) return;
-  static_cast<void>(
-      around_.send(to.to.peer,
-                   wire::KvRoomStatus{.room = handle_->room(),
-                                      .attempt = to.to.metadata.attempt,
-                                      .status = static_cast<std::uint32_t>(KvStatus::kTransferring),
-                                      .grant = to.to.metadata.grant}));
+  static_cast<void>(around_.send(
+      to.to.peer, wire::KvRoomStatus{.room = handle_->room(),
+                                     .attempt = to.to.metadata.attempt,
+                                     .status = static_cast<std::uint32_t>(KvStatus::kTransferring),
+                                     .grant = to.to.metadata.grant}));
 }
 
 void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const Status& result,

@@ -65,8 +65,8 @@ class RequestMetrics : public ::testing::Test {
   /// Until the status is at least that; when it came.
   template <class End>
   Time until(const End& end, KvStatus status) {
-    EXPECT_TRUE(engines.run_until(
-        [&] { return end.poll() >= status || is_terminal(end.poll()); }, 120s));
+    EXPECT_TRUE(
+        engines.run_until([&] { return end.poll() >= status || is_terminal(end.poll()); }, 120s));
     EXPECT_GE(end.poll(), status) << end.failure().to_string();
     return now();
   }
@@ -85,8 +85,8 @@ class RequestMetrics : public ::testing::Test {
   }
   /// When the byte there has come over.
   Time until_landed(std::uint64_t offset) {
-    EXPECT_TRUE(engines.run_until(
-        [&] { return *decode->at(offset) == *prefill->at(offset); }, 120s));
+    EXPECT_TRUE(
+        engines.run_until([&] { return *decode->at(offset) == *prefill->at(offset); }, 120s));
     return now();
   }
   /// Pages from the front that have come over whole.

@@ -1,5 +1,5 @@
-// Small pieces of memory that lie near each other, as stretches: a system call that copies a list of
-// pieces spends its time per piece, so that reading across short gaps and picking the pieces out
+// Small pieces of memory that lie near each other, as stretches: a system call that copies a list
+// of pieces spends its time per piece, so that reading across short gaps and picking the pieces out
 // afterwards is cheaper.
 #pragma once
 
@@ -45,8 +45,7 @@ class Stretches {
     std::size_t taken = 0;
     for (; taken < std::min(pieces.size(), kMaxPieces); ++taken) {
       const iovec& piece = pieces[taken];
-      const bool more =
-          taken > 0 && continues_stretch(end_of(pieces[taken - 1]), piece.iov_base);
+      const bool more = taken > 0 && continues_stretch(end_of(pieces[taken - 1]), piece.iov_base);
       const std::size_t gap =
           more ? static_cast<std::size_t>(static_cast<const std::byte*>(piece.iov_base) -
                                           static_cast<const std::byte*>(end_of(pieces[taken - 1])))

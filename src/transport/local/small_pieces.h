@@ -19,10 +19,10 @@ namespace kvmend::transport::local {
 [[nodiscard]] bool are_small(std::size_t pieces, std::size_t bytes);
 
 /// Copies `from` to `to`, of equal lengths one by one, together at most
-/// config::kForeignCopyStepBytes. `process`: whose memory `from` is; null: mapped memory of a sealed
-/// segment, which can be read here. `to` is any memory of ours. Of the process only pages are read
-/// that hold a wanted byte. Adds the bytes to `sum` when all are there. False: some couldn't be read or
-/// written (some of `to` may have been): a plain copy says why. Any thread.
+/// config::kForeignCopyStepBytes. `process`: whose memory `from` is; null: mapped memory of a
+/// sealed segment, which can be read here. `to` is any memory of ours. Of the process only pages
+/// are read that hold a wanted byte. Adds the bytes to `sum` when all are there. False: some
+/// couldn't be read or written (some of `to` may have been): a plain copy says why. Any thread.
 [[nodiscard]] bool copy_small(const PeerProcess* process, std::span<const iovec> to,
                               std::span<const iovec> from, std::optional<wire::Checksum>& sum);
 

@@ -96,8 +96,8 @@ TEST_F(SmallPieces, TheSumIsOfTheBytesInOrder) {
 
 // A page between two pieces that belongs to nobody isn't read: it may not be there.
 TEST_F(SmallPieces, PagesWithoutAWantedByteAreNotTouched) {
-  auto* pages = static_cast<std::byte*>(::mmap(nullptr, 3 * kSystemPage, PROT_READ | PROT_WRITE,
-                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* pages = static_cast<std::byte*>(
+      ::mmap(nullptr, 3 * kSystemPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(pages, MAP_FAILED);
   std::memset(pages, 7, 3 * kSystemPage);
   ASSERT_EQ(::mprotect(pages + kSystemPage, kSystemPage, PROT_NONE), 0);

@@ -236,9 +236,10 @@ TEST_F(LaneWriterTest, EntriesOfTheCallFollowHowSlicesLie) {
     const std::vector<Seen> frames = frames_of(stream_.taken);
     ASSERT_EQ(frames.size(), 1U);
     for (std::size_t i = 0; i < kCount; ++i)
-      EXPECT_TRUE(std::equal(frames[0].payload.begin() + static_cast<std::ptrdiff_t>(i * kBytes),
-                             frames[0].payload.begin() + static_cast<std::ptrdiff_t>((i + 1) * kBytes),
-                             pool_.begin() + static_cast<std::ptrdiff_t>(i * step)))
+      EXPECT_TRUE(
+          std::equal(frames[0].payload.begin() + static_cast<std::ptrdiff_t>(i * kBytes),
+                     frames[0].payload.begin() + static_cast<std::ptrdiff_t>((i + 1) * kBytes),
+                     pool_.begin() + static_cast<std::ptrdiff_t>(i * step)))
           << step << " slice " << i;
     pieces_.clear();
   }
