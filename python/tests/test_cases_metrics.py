@@ -33,9 +33,10 @@ def test_o1_bytes_wait_and_latency_are_what_they_were(far: FarPair) -> None:
     sender = KVSender(far.manager, 2)
     sender.init(256)
     wait_until(lambda: time.monotonic() > created + 0.5, "half a second")
-    far.decode.run("watched(room, list(range(256)))", room=2)
+    far.decode.begin("watched(room, list(range(256)))", room=2)
     assert sender.wait_for(KVPoll.WAITING_FOR_INPUT, 30) == KVPoll.WAITING_FOR_INPUT
     known = time.monotonic()
+    far.decode.finish()
     wait_until(lambda: time.monotonic() > known + 1, "a second")
     sent = time.monotonic()
     sender.send(range(256))
