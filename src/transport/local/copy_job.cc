@@ -170,8 +170,9 @@ CopyJob::Outcome CopyJob::copy_by_kernel(std::size_t& part, std::uint32_t& offse
   }
   const std::span<iovec> into(to.data(), count);
   const std::span<const iovec> sources(from.data(), count);
-  if (are_small(count, wanted) &&
-      copy_small(way == Way::kOtherSide ? &source_->process : nullptr, into, sources, sum_)) {
+  const bool foreign = way == Way::kOtherSide;
+  if (are_small(sources, wanted, foreign) &&
+      copy_small(foreign ? &source_->process : nullptr, into, sources, sum_)) {
     advance(wanted, part, offset);
     return Outcome::kCopied;
   }

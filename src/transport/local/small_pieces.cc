@@ -43,8 +43,9 @@ bool load(const PeerProcess& process, std::span<const iovec> from, std::byte* in
 
 }  // namespace
 
-bool are_small(std::size_t pieces, std::size_t bytes) {
-  return pieces >= config::kStageFromSlices && bytes < pieces * kSmallBytes;
+bool are_small(std::span<const iovec> from, std::size_t bytes, bool foreign) {
+  return from.size() >= config::kStageFromSlices && bytes < from.size() * kSmallBytes &&
+         (!foreign || count_stretches(from) * 2 <= from.size());
 }
 
 bool copy_small(const PeerProcess* process, std::span<const iovec> to, std::span<const iovec> from,

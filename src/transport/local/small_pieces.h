@@ -15,8 +15,9 @@
 
 namespace kvmend::transport::local {
 
-/// Whether so many pieces of together `bytes` go faster this way.
-[[nodiscard]] bool are_small(std::size_t pieces, std::size_t bytes);
+/// Whether pieces of together `bytes` go faster this way. `foreign`: of another process; then they
+/// must lie near each other as well.
+[[nodiscard]] bool are_small(std::span<const iovec> from, std::size_t bytes, bool foreign);
 
 /// Copies `from` to `to`, of equal lengths one by one, together at most
 /// config::kForeignCopyStepBytes. `process`: whose memory `from` is; null: mapped memory of a

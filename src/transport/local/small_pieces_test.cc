@@ -62,6 +62,19 @@ TEST_F(SmallPieces, StripsOfRows) {
     }
 }
 
+TEST_F(SmallPieces, AreSmallAndNearEachOther) {
+  const auto rows = [&](std::size_t length, std::size_t step) {
+    from.clear();
+    for (std::size_t i = 0; i < 32; ++i) from.push_back({source.data() + i * step, length});
+    return std::span<const iovec>(from);
+  };
+  EXPECT_TRUE(are_small(rows(256, 1'024), 32 * 256, true));
+  EXPECT_FALSE(are_small(rows(256, 65'536), 32 * 256, true)) << "nothing to read at once";
+  EXPECT_TRUE(are_small(rows(256, 65'536), 32 * 256, false)) << "mapped memory is copied by us";
+  EXPECT_FALSE(are_small(rows(4'096, 8'192), 32 * 4'096, false));
+  EXPECT_FALSE(are_small(rows(256, 1'024).first(4), 4 * 256, true)) << "too few";
+}
+
 TEST_F(SmallPieces, AnyOrderLengthsAndGaps) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 200; ++round) {
