@@ -34,6 +34,24 @@ namespace kvmend::transport {
   return count;
 }
 
+/// Whether reading the stretches of these small pieces costs less than an entry for each of them
+/// (docs/decisions/0020-staging-in-the-lane.md): few stretches, and little of them in vain.
+[[nodiscard]] inline bool is_worth_gathering(std::span<const iovec> pieces) {
+  constexpr std::size_t kReadPerPiece = 1'024;
+  std::size_t stretches = 0;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    bytes += pieces[i].iov_len;
+    if (i > 0 && continues_stretch(end_of(pieces[i - 1]), pieces[i].iov_base)) {
+      bytes += static_cast<std::size_t>(static_cast<const std::byte*>(pieces[i].iov_base) -
+                                        static_cast<const std::byte*>(end_of(pieces[i - 1])));
+    } else {
+      ++stretches;
+    }
+  }
+  return stretches * 2 <= pieces.size() && bytes < pieces.size() * kReadPerPiece;
+}
+
 /// The stretches of some pieces, for one call, and where each piece lies in what that reads.
 class Stretches {
  public:

@@ -74,6 +74,7 @@ class LaneReaderTest : public testing::TestWithParam<bool> {
  protected:
   LaneReaderTest() {
     sink_.stay = GetParam();
+    reader_.set_stage_below(2'048);
     std::vector<wire::WireSlice> slices(kSlices, {RegionRef{1, 1}, 0, kSliceBytes});
     wire::append_data_frame(stream_.sent, wire::FrameType::kWrite, 0, ChunkId{1},
                             {.grant = GrantId{5}}, slices, kSlices * kSliceBytes);
@@ -125,6 +126,7 @@ TEST_P(LaneReaderTest, I10_NothingLandsOnceTheGrantHasGone) {
     sink_.stay = GetParam();
     sink_.allowed = allowed;
     LaneReader reader(sink_, 1U << 20);
+    reader.set_stage_below(2'048);
     for (int i = 0; i < 10'000 && sink_.ended == 0; ++i)
       ASSERT_TRUE(reader.pump(stream_, 1U << 20).error.is_ok());
     EXPECT_EQ(sink_.landed + sink_.discarded, payload_.size());
@@ -150,6 +152,7 @@ TEST(StagedLaneReader, PagesThatCannotBeWrittenAreAFaultOfTheirFrame) {
                             {.grant = GrantId{5}}, slices, kSlices * kSliceBytes);
     stream.sent.resize(stream.sent.size() + kSlices * kSliceBytes, std::byte{7});
     LaneReader reader(sink, 1U << 20);
+    reader.set_stage_below(2'048);
     for (int i = 0; i < 10'000 && sink.ended == 0; ++i)
       ASSERT_TRUE(reader.pump(stream, 1U << 20).error.is_ok());
     EXPECT_EQ(sink.ended, 1);

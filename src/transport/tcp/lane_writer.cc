@@ -99,7 +99,7 @@ bool LaneWriter::build(Frame& frame) {
   // Memory of raw users goes straight from its place: docs/decisions/0020-staging-in-the-lane.md.
   const bool room = chunk.opcode == Opcode::kWrite && chunk.grant != memory::kStandingGrant;
   if (room && is_worth_staging(chunk.bytes, frame.payload.size(), stage_below_) &&
-      count_stretches(frame.payload) * 2 <= frame.payload.size() && !stage(frame))
+      is_worth_gathering(frame.payload) && !stage(frame))
     return false;
   wire::DataBody body{chunk.grant, 0};
   if (chunk.checksum && chunk.opcode == Opcode::kWrite) {
