@@ -72,7 +72,7 @@ void OneSidedWire::report(Flight& flight, const Status& result) {
   if (from == nullptr || !flight.write.on_done) return;
   from->process().loop().post([port = flight.port, result,
                                on_done = std::exchange(flight.write.on_done, nullptr)]() mutable {
-    if (!port.expired()) on_done(result, 0);
+    if (!port.expired()) on_done(result, {});
   });
 }
 
@@ -121,6 +121,9 @@ kv::WriteId OneSidedPort::write(kv::Write write) {
   }
   flight->to = to->number();
   flight->to_node = node->index();
+  loop().post([alive = std::weak_ptr(alive_), begun = std::move(flight->write.on_begun)]() mutable {
+    if (!alive.expired() && begun) begun();
+  });
   wire_.begin(std::move(flight));
   return id;
 }

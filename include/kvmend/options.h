@@ -21,8 +21,8 @@ struct TcpOptions {
   int receive_buffer_bytes = 4 << 20;  ///< SO_RCVBUF
   std::chrono::milliseconds user_timeout{10'000};  ///< TCP_USER_TIMEOUT
   std::uint64_t pacing_bytes_per_second = 0;       ///< of each connection; 0: as fast as it goes
-  /// Slices of rooms with a smaller mean length are gathered and scattered by the processor, not by
-  /// the system call (docs/decisions/0020-staging-in-the-lane.md); 0: none, at most 1 MiB.
+  /// Slices of rooms with a smaller mean length are gathered before they are sent, where they lie
+  /// close enough together (docs/decisions/0020-staging-in-the-lane.md); 0: none, at most 1 MiB.
   std::uint64_t stage_below_bytes = 2'048;
 };
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kvmend import TransferEngine
+from kvmend.testing.far import FarPair
 from kvmend.testing.locked import Locked
 from kvmend.testing.pair import Pair
 from kvmend.testing.peer import Peer
@@ -42,6 +43,14 @@ def peer(start_peer: Callable[..., Peer]) -> Peer:
 def pair(engine: TransferEngine, peer: Peer) -> Pair:
     """This process is prefill, the peer is decode."""
     return Pair(engine, peer)
+
+
+@pytest.fixture
+def far(start_peer: Callable[..., Peer]) -> Iterator[FarPair]:
+    """This process is prefill, the peer is decode, and the way between them is long and narrow."""
+    pair = FarPair(start_peer(make_engine=False))
+    yield pair
+    pair.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,13 @@
-"""Cases I1, I7 and I9: what "complete" means, and what a prefill's abort tells decode."""
+"""Cases I1, I2, I7 and I9: what "complete" means, and what aborts do and tell."""
 
 from __future__ import annotations
 
 import kvmend
 import numpy as np
-from kvmend import KVPoll, TransferEngine
+from kvmend import KVPoll, KVSender, TransferEngine
+from kvmend.testing.far import FarPair
 from kvmend.testing.pair import Pair
-from kvmend.testing.peer import Peer
+from kvmend.testing.peer import Peer, wait_until
 
 
 def test_i1_a_write_is_complete_only_when_its_bytes_are_there(
@@ -39,6 +40,29 @@ def test_i1_a_room_succeeds_only_when_its_pages_are_there(pair: Pair) -> None:
     assert sender.wait(30) == KVPoll.SUCCESS
     assert pair.ended(1)[0] == KVPoll.SUCCESS
     assert pair.pages_equal(list(range(64)), list(range(64)))
+
+
+def test_i2_an_aborted_rooms_pages_are_anothers_at_once(far: FarPair) -> None:
+    """Its bytes crawl over a narrow way: half of them arrive after the abort, and none lands."""
+    sender = far.announce(2, 256)
+    sender.send(range(256))
+    wait_until(lambda: far.decode.get("bool(pools.kv[0, 40, -1])"), "some pages to land")
+    far.decode.run("""
+        rooms[2].abort('client went away')
+        assert rooms[2].wait(30) == KVPoll.FAILED
+        assert rooms[2].pages_released()
+        pools.kv[:] = 0xEE  # what another request has there
+        receive(3, list(range(100, 108)))  # and some of them are a third one's
+    """)
+    far.pools.kv[:, :8] = 5
+    third = KVSender(far.manager, 3)
+    third.init(8)
+    third.send(range(8))
+    assert third.wait(60) == KVPoll.SUCCESS, "it came behind the rest of the aborted one's bytes"
+    assert far.decode.get("ended(3)[0]") == KVPoll.SUCCESS
+    assert far.decode.get("bool((pools.kv[:, 100:108] == 5).all())")
+    others = "[*range(100), *range(108, 256)]"
+    assert far.decode.get(f"bool((pools.kv[:, {others}] == 0xEE).all())")
 
 
 def test_i7_a_prefill_that_aborts_tells_decode_why(pair: Pair) -> None:

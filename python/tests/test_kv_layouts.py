@@ -185,6 +185,10 @@ SHAPES = [
     Shape("pages of 12 to 4", 1, 1, prefill_tokens=12, layers=2),
     Shape("pages of 4 to 16, 2 to 4", 2, 4, decode_tokens=16),
     Shape("pages of 8 to 4, 4 to 2, MLA", 4, 2, heads=1, halves=1, prefill_tokens=8),
+    Shape("pages of 4 to 6", 1, 1, decode_tokens=6),
+    Shape("pages of 6 to 4, 2 to 4, tcp", 2, 4, prefill_tokens=6, local="off"),
+    Shape("dcp 2, pages of 4 to 6, MLA", 1, 2, heads=1, halves=1, dcp=2, decode_tokens=6),
+    Shape("dcp 2, pages of 8 to 2", 1, 2, heads=1, dcp=2, prefill_tokens=8, decode_tokens=2),
     Shape("2 to 4, tcp", 2, 4, local="off"),
     Shape("4 to 2, tcp", 4, 2, local="off"),
 ]
@@ -228,15 +232,21 @@ def test_an_abort_reaches_every_rank_of_a_fleet(
     shape.run_room(room=8, pages=[5, 4, 9])
 
 
-def test_page_sizes_that_dont_divide_are_refused_with_both_values(
+def test_pages_of_unknown_inside_and_other_size_are_refused_with_both_values(
     start_peer: Callable[..., Peer],
 ) -> None:
     """Case I6."""
-    shape = Shape("pages of 4 to 6", 1, 1, decode_tokens=6)
+    shape = Shape("pages of 4 to 8, opaque", 1, 1, decode_tokens=8)
     shape.start(start_peer)
-    shape.announce(1, 3)
-    status, why = shape.decode[0].get("ended(receiver)")
-    assert status == KVPoll.FAILED and "page_tokens 4 here, 6 there" in why
+    decode = shape.decode[0]
+    decode.run("""
+        manager.teardown()
+        pools.layout.element_order = "opaque"
+        manager = KVManager(engine, role, pools.layout)
+    """)
+    shape.announce(1, 4)
+    status, why = decode.get("ended(receiver)")
+    assert status == KVPoll.FAILED and "page_tokens 4 here, 8 there" in why
 
 
 def test_a_prefill_rank_that_is_left_out_is_noticed(start_peer: Callable[..., Peer]) -> None:

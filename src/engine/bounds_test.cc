@@ -216,7 +216,7 @@ TEST_F(Bounds, HelloAndSilenceAndTricklesAreShed) {
 }
 
 // L5
-TEST_F(Bounds, RandomCancelsLeaveNothingBehind) {
+TEST_F(Bounds, L5_RandomCancelsLeaveNothingBehind) {
   env::sim::SimRandom random(9);
   std::vector<FlightPtr> flights;
   for (int i = 0; i < 3'000; ++i) {

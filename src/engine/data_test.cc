@@ -190,7 +190,7 @@ TEST(DataTest, ThousandsOfReadsWaitForTheirTurn) {
 }
 
 // I5
-TEST(DataTest, AFlippedBitNeverBecomesASuccess) {
+TEST(DataTest, I5_AFlippedBitNeverBecomesASuccess) {
   std::uint64_t resent = 0;
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SimEngines engines(make_tcp_transport, seed);

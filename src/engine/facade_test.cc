@@ -381,7 +381,7 @@ TEST_F(Facade, PeerRegionsAreThereWhenTheCallReturns) {
 }
 
 // L4: one of four transfers hangs (its peer's host takes the connection, nobody answers).
-TEST_F(Facade, AHangingPeerHoldsUpNobodyElseAndCostsNoThread) {
+TEST_F(Facade, L4_AHangingPeerHoldsUpNobodyElseAndCostsNoThread) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;

@@ -100,7 +100,7 @@ class Grants : public testing::Test {
 };
 
 // I10
-TEST_F(Grants, RevokedInTheMiddleOfAFrameNotOneFurtherByteLands) {
+TEST_F(Grants, I10_RevokedInTheMiddleOfAFrameNotOneFurtherByteLands) {
   const GrantId id = grant(1024);
   const FlightPtr flight = move(id, 4 * kMiB);
   ASSERT_TRUE(until_bytes_land());
@@ -116,7 +116,7 @@ TEST_F(Grants, RevokedInTheMiddleOfAFrameNotOneFurtherByteLands) {
 }
 
 // I10, by time
-TEST_F(Grants, ExpiredInTheMiddleOfAFrameNotOneFurtherByteLands) {
+TEST_F(Grants, I10_ExpiredInTheMiddleOfAFrameNotOneFurtherByteLands) {
   const GrantId id = grant(1024, Access::kRemoteWrite, 100ms);
   const Time expires = engines_.world().now() + 100ms;
   const FlightPtr flight = move(id, 4 * kMiB);
@@ -131,7 +131,7 @@ TEST_F(Grants, ExpiredInTheMiddleOfAFrameNotOneFurtherByteLands) {
 }
 
 // I10, by deregistration
-TEST_F(Grants, ARegionDeregisteredInTheMiddleOfAFrameIsntTouchedAnyMore) {
+TEST_F(Grants, I10_ARegionDeregisteredInTheMiddleOfAFrameIsntTouchedAnyMore) {
   for (const bool standing : {false, true}) {
     Pages pages(4 * kMiB);
     const RegionRef ref = b_->add_region(pages.data(), 4 * kMiB);
@@ -211,7 +211,7 @@ TEST_F(Grants, OnlyTheWriterTheOperationAndThePagesOfTheGrant) {
 }
 
 // I9
-TEST_F(Grants, ALateRetryIsAnsweredAlreadyCompleteAndTouchesNothing) {
+TEST_F(Grants, I9_ALateRetryIsAnsweredAlreadyCompleteAndTouchesNothing) {
   const GrantId id = grant(16);
   drop_answers();
   const FlightPtr flight = move(id, 16 * kPage);
@@ -294,7 +294,7 @@ TEST_F(Grants, ACopyOfALandedChunkIsRefusedWhenItsGrantEnds) {
 // I3: in every way in which a transfer may end, at many moments.
 class AfterTheEnd : public Grants, public testing::WithParamInterface<int> {};
 
-TEST_P(AfterTheEnd, NobodyReadsTheSourceNorWritesTheDestination) {
+TEST_P(AfterTheEnd, I3_NobodyReadsTheSourceNorWritesTheDestination) {
   const Duration moment = 10ms * GetParam();
   for (const Opcode opcode : {Opcode::kWrite, Opcode::kRead}) {
     for (const bool by_deadline : {false, true}) {

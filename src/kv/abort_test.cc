@@ -1,7 +1,11 @@
 // Aborts, in both directions, at every moment.
 #include <gmock/gmock.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <random>
+#include <sstream>
+
+#include "base/log.h"
 
 #include "kv/fake_cluster.h"
 
@@ -180,6 +184,27 @@ TEST_F(Abort, L6_CrossesTheCompletion) {
     EXPECT_TRUE(is_terminal(receiver.poll()));
     expect_clean();
   }
+}
+
+// Case L6: nor does nonsense of a peer fill the log.
+TEST_F(Abort, L6_LogsOfNonsenseAreRateLimited) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const auto flood = [&] {
+    for (int i = 0; i < 1'000; ++i)
+      net.deliver(decode->engine, kPrefillAt, prefill->engine.incarnation, "\xFF garbage");
+    net.loop.settle();
+  };
+  flood();
+  net.loop.advance(2s);
+  flood();
+  spdlog::set_default_logger(before);
+  EXPECT_EQ(prefill->manager->stats().malformed_messages, 2'000U) << "all are counted";
+  const std::string text = log.str();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2) << text;
+  EXPECT_THAT(text, HasSubstr("999"));
 }
 
 TEST_F(Abort, FanOutGetsAnAcknowledgementFromEveryWriter) {

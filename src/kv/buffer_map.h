@@ -25,26 +25,33 @@ struct Stride {
   friend bool operator==(const Stride&, const Stride&) = default;
 };
 
-/// What a page's rows are to the destination.
+/// Which rows of a page move.
 enum class Rows : std::uint8_t {
-  kPage = 0,    ///< all rows, one page to one page
-  kDealt = 1,   ///< every token_ranks-th token (decode context parallelism)
-  kJoined = 2,  ///< all rows, into one part of a page as large as PageFit::join pages
-  kSplit = 3,   ///< one part of them, into a whole page
+  kPage = 0,   ///< all of them, one page to one page
+  kSteps = 1,  ///< those of a step (PageSteps)
+  kDealt = 2,  ///< of those the destination's own (decode context parallelism)
 };
 
-/// Rows of a source page that go to a destination rank, by phase.
-struct DealtRows {
-  std::uint32_t source = 0;       ///< first row
+/// Rows that move together.
+struct RowSpan {
+  std::uint32_t source = 0;       ///< first row, in the source's page
   std::uint32_t destination = 0;  ///< first row
   std::uint32_t count = 0;
-  friend bool operator==(const DealtRows&, const DealtRows&) = default;
+  friend bool operator==(const RowSpan&, const RowSpan&) = default;
 };
 
-/// For pages of `tokens` tokens at position p of a room, p % ranks = phase: the tokens t with
-/// (p * tokens + t) % ranks == rank, which follow each other at the destination.
-[[nodiscard]] DealtRows dealt_rows(std::uint32_t tokens, std::uint32_t rank, std::uint32_t ranks,
-                                   std::uint32_t phase);
+/// How tokens are dealt out: rank `rank` of `ranks` holds the tokens t with t % ranks == rank, one
+/// after the other, `page_tokens` of them in a page.
+struct Dealing {
+  std::uint32_t page_tokens = 1;
+  std::uint32_t rank = 0;
+  std::uint32_t ranks = 1;
+};
+
+/// The rank's rows of every step of `fit`; `source_tokens`: of a source page, whose rows are all
+/// tokens.
+[[nodiscard]] std::vector<RowSpan> dealt_rows(const PageFit& fit, const PageSteps& steps,
+                                              std::uint32_t source_tokens, const Dealing& dealing);
 
 struct BufferMap {
   std::byte* source = nullptr;    ///< page 0, first strip
@@ -54,11 +61,10 @@ struct BufferMap {
   std::uint64_t destination_item = 0;
   std::uint64_t length = 0;  ///< bytes of a strip
   Stride columns;
-  Stride rows;  ///< of kDealt: from one row to the next on each side, whatever their number
+  Stride rows;  ///< `count`: of kPage; the others' stands in their steps
   Rows kind = Rows::kPage;
-  /// Bytes from one part to the next: of the destination's page (kJoined), of the source's
-  /// (kSplit).
-  std::uint64_t phase = 0;
+  std::uint64_t source_row = 0;  ///< kSteps, kDealt: bytes of one row to the next at the source
+  std::uint32_t unit_rows = 1;   ///< kSteps: rows of a unit
 
   /// Whether pages that follow each other move as one piece.
   [[nodiscard]] bool whole_pages() const {
@@ -80,11 +86,16 @@ struct Amount {
   }
 };
 
-/// `phases`: DealtRows by phase, or none where tokens aren't dealt.
+/// What the steps of a component's runs mean.
+struct StepTables {
+  std::span<const PageStep> steps;
+  std::span<const RowSpan> dealt;  ///< by step; empty where tokens aren't dealt
+};
+
 [[nodiscard]] Amount amount_of(const BufferMap& map, std::span<const PageRun> runs,
-                               std::span<const DealtRows> phases);
+                               const StepTables& tables);
 /// Appends the pieces that move `runs`.
-void append_pieces(const BufferMap& map, std::span<const PageRun> runs,
-                   std::span<const DealtRows> phases, std::vector<transport::Piece>& out);
+void append_pieces(const BufferMap& map, std::span<const PageRun> runs, const StepTables& tables,
+                   std::vector<transport::Piece>& out);
 
 }  // namespace kvmend::kv

@@ -1,5 +1,6 @@
 #include "kv/core_port.h"
 
+#include <numeric>
 #include <utility>
 
 #include "wire/kv_messages.h"
@@ -56,13 +57,15 @@ WriteId CorePort::write(Write write) {
   const auto inside = std::make_shared<bool>(true);
   transfer->on_done = [id, inside, running = running_, loop = &core_.loop(),
                        on_done = std::move(write.on_done)](const Status& result) mutable {
-    const auto at = running->find(id);
-    const std::uint32_t retries = at == running->end() ? 0 : at->second->retries;
-    running->erase(id);
-    if (!*inside) return on_done(result, retries);
-    loop->post(
-        [on_done = std::move(on_done), result, retries]() mutable { on_done(result, retries); });
+    WriteCost cost;
+    if (const auto at = running->find(id); at != running->end()) {
+      cost = {.retries = at->second->retries, .bytes = at->second->acked_bytes};
+      running->erase(at);
+    }
+    if (!*inside) return on_done(result, cost);
+    loop->post([on_done = std::move(on_done), result, cost]() mutable { on_done(result, cost); });
   };
+  transfer->on_begun = std::move(write.on_begun);
   running_->emplace(id, transfer);
   core_.submit(std::move(transfer));
   *inside = false;
@@ -128,7 +131,9 @@ void CorePort::on_shutdown(const Status& why) {
 }
 
 void CorePort::on_grant_expired(const memory::Grant& grant) {
-  observer_->on_grant_expired(grant.room, grant.attempt);
+  observer_->on_grant_expired(
+      grant.room, grant.attempt,
+      std::accumulate(grant.landed_bytes.begin(), grant.landed_bytes.end(), std::uint64_t{0}));
 }
 
 }  // namespace kvmend::kv

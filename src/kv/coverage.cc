@@ -38,9 +38,10 @@ Coverage::Coverage(const KvLayout& layout, std::size_t index,
   for (const wire::KvCoverage* one : writers) {
     check_ = check_writer(*one, component);
     if (!check_.is_ok()) return;
+    // A page of prefill's must be a whole number of tokens.
+    const std::uint64_t tokens = std::uint64_t{layout.page_tokens} * one->token_ranks;
     const bool known = (one->token_ranks == 1 || one->token_ranks == layout.rank.dcp_size) &&
-                       (one->token_ranks == 1 || one->join * one->split == 1) &&
-                       layout.page_tokens % one->join == 0;
+                       tokens % one->join == 0;
     // Page numbers are counted by these, even by those who bring nothing.
     if (known && one->bytes.empty()) {
       token_ranks_ = std::max(token_ranks_, one->token_ranks);
@@ -66,7 +67,6 @@ Coverage::Coverage(const KvLayout& layout, std::size_t index,
     token_ranks_ = first->token_ranks;
     fit_ = {.join = first->join, .split = first->split};
   }
-  if (token_ranks_ > 1) fit_ = {.join = token_ranks_};
   const wire::KvLayout described = describe(KvLayout{.page_tokens = layout.page_tokens,
                                                      .kv_heads = layout.kv_heads,
                                                      .element_order = layout.element_order,
@@ -138,13 +138,16 @@ void Coverage::add_buffer(const KvComponent& component, std::size_t buffer, std:
 }
 
 std::uint64_t Coverage::bytes_for(std::uint64_t pages, std::uint64_t source_pages) const {
-  const std::uint64_t bytes = joined_bytes_ / divisor_;
-  if (token_ranks_ == 1) return fit_.join == 1 ? pages * bytes : source_pages * (bytes / fit_.join);
+  const std::uint64_t joined = joined_bytes_ / divisor_;
+  const std::uint64_t dealt = dealt_bytes_ / divisor_;
+  if (fit_ == PageFit{}) return pages * (joined + dealt);
+  // What both sides' pages reach to: the last one of either may be filled in part.
+  const std::uint64_t virtual_page = std::uint64_t{page_tokens_} * token_ranks_;
+  const std::uint64_t tokens =
+      std::min(source_pages * (virtual_page * fit_.split / fit_.join), pages * virtual_page);
   // Rows of this rank among the first `tokens` of the room.
-  const std::uint64_t tokens = source_pages * page_tokens_;
   const std::uint64_t rows = (tokens + token_ranks_ - 1 - dcp_rank_) / token_ranks_;
-  return rows * (dealt_bytes_ / divisor_ / page_tokens_) +
-         tokens * (joined_bytes_ / divisor_ / page_tokens_ / token_ranks_);
+  return rows * (dealt / page_tokens_) + tokens * (joined / virtual_page);
 }
 
 }  // namespace kvmend::kv

@@ -31,8 +31,8 @@ class Coverage {
   [[nodiscard]] bool takes(std::uint64_t source_pages, std::uint64_t pages) const {
     return fit_.takes(source_pages, pages);
   }
-  /// Bytes that all writers together bring for `pages` of this component, or where tokens are dealt
-  /// out for the `source_pages` behind them.
+  /// Bytes that all writers together bring for `pages` of this component, of a room with
+  /// `source_pages` at prefill.
   [[nodiscard]] std::uint64_t bytes_for(std::uint64_t pages, std::uint64_t source_pages) const;
 
  private:
@@ -45,7 +45,7 @@ class Coverage {
   std::uint32_t page_tokens_ = 1;
   std::uint32_t dcp_rank_ = 0;
   std::uint32_t token_ranks_ = 1;
-  PageFit fit_;                     ///< join: also of dealt tokens
+  PageFit fit_;
   std::uint64_t dealt_bytes_ = 0;   ///< of a page, in buffers whose rows are this rank's tokens
   std::uint64_t joined_bytes_ = 0;  ///< of a page, in buffers that hold every token
   std::uint32_t divisor_ = 1;

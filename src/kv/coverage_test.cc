@@ -105,7 +105,7 @@ TEST(Coverage, SharedPagesAndDealtTokens) {
   layout.components[0].shapes = {{.rows = 4, .columns = 2, .total_columns = 2},
                                  {.rows = 12, .columns = 2, .total_columns = 2}};
   layout.components[0].buffers[1] = {nullptr, 192, 1};
-  const Coverage dealt = sum(layout, {{.bytes = {64, 192, 0}, .token_ranks = 3}});
+  const Coverage dealt = sum(layout, {{.bytes = {64, 192, 0}, .token_ranks = 3, .join = 3}});
   ASSERT_TRUE(dealt.check().is_ok()) << dealt.check().to_string();
   EXPECT_TRUE(dealt.takes(4, 2));
   EXPECT_FALSE(dealt.takes(4, 3));

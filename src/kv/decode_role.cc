@@ -235,10 +235,12 @@ void DecodeRole::on_peer_died(const std::string& session_id, Incarnation dead) {
   if (known_incarnation(session_id) == dead) on_peer_incarnation(session_id, {});
 }
 
-void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt) {
-  if (const auto found = find(room, attempt))
-    found->fail({Code::kDeadlineExceeded, Origin::kPeer,
-                 fmt::format("room {} ran out of time: its grant has expired", room.value)});
+void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) {
+  const auto found = find(room, attempt);
+  if (!found) return;
+  found->handle()->add_bytes(landed);
+  found->fail({Code::kDeadlineExceeded, Origin::kPeer,
+               fmt::format("room {} ran out of time: its grant has expired", room.value)});
 }
 
 void DecodeRole::on_session_usable(const std::string& session_id) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/sabotage.h"
@@ -309,6 +310,15 @@ void DecodeRoom::complete_if_done() {
 
 // ------------------------------------------------------------------------------- ends
 
+void DecodeRoom::count_landed() {
+  for (const Writer& writer : writers_) {
+    if (!writer.grant.is_set()) continue;
+    const auto landed = around_.port.landed_bytes(writer.grant);
+    if (!landed) continue;
+    handle_->add_bytes(std::accumulate(landed->begin(), landed->end(), std::uint64_t{0}));
+  }
+}
+
 void DecodeRoom::close_grants(memory::GrantEnd how) {
   if (KVM_SABOTAGE(release_on_timeout) && how != memory::GrantEnd::kCompleted) return;
   for (const Writer& writer : writers_)
@@ -331,6 +341,7 @@ void DecodeRoom::fail(Status why) {
   const auto self = shared_from_this();
   over_ = true;
   rest();
+  count_landed();
   close_grants(memory::GrantEnd::kRevoked);  // the proof that the pages are free, where it counts
   // Where it doesn't, even those who know must say that they have drained.
   const bool ask_all = !around_.port.landing().grants_are_checked;

@@ -88,6 +88,8 @@ class DecodeRoom final : public RoomBase {
   /// Whether the writers together bring every byte. False when the room has failed over it.
   bool check_coverage();
   void complete_if_done();
+  /// What has landed of a room that fails, for its metrics; before the grants are closed.
+  void count_landed();
   void close_grants(memory::GrantEnd how);
   [[nodiscard]] Time next_due() const override;
   void on_due(Time now) override;

@@ -44,8 +44,14 @@ class PortObserver {
   virtual void on_session_usable(const std::string& /*session_id*/) {}
   /// The engine goes down; messages can still be sent, but nothing is called afterwards.
   virtual void on_shutdown(const Status& why) = 0;
-  /// The grant has ended by its time.
-  virtual void on_grant_expired(RoomId room, std::uint32_t attempt) = 0;
+  /// The grant has ended by its time; `landed`: bytes, by then.
+  virtual void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) = 0;
+};
+
+/// What a write cost until its end.
+struct WriteCost {
+  std::uint32_t retries = 0;  ///< frames that were sent again
+  std::uint64_t bytes = 0;    ///< acknowledged; all of them if it ended well
 };
 
 /// One batch of pieces into a peer's pages.
@@ -59,10 +65,13 @@ struct Write {
   /// Shared by writes that go out together or wait together (session/transfer_state.h), all begun
   /// in one turn of the loop. Null: alone.
   std::shared_ptr<session::TransferGroup> group;
+  /// Runs at most once, before `on_done`, when the first of its bytes is about to leave; never from
+  /// inside `write`. A write that waits for its session hasn't begun.
+  std::move_only_function<void()> on_begun;
   /// Runs once, on the loop thread, never from inside `write`; possibly from inside `cancel`. The
   /// local pages aren't read any more then, unless it failed and the port's
-  /// LandingRules::failed_writes_rest is false. `retries`: frames that were sent again.
-  std::move_only_function<void(const Status&, std::uint32_t retries)> on_done;
+  /// LandingRules::failed_writes_rest is false.
+  std::move_only_function<void(const Status&, const WriteCost&)> on_done;
 };
 
 /// A session that takes no request traffic now.

@@ -317,7 +317,7 @@ TEST_F(Failure, I9_ALateRetryIsAnsweredAndTouchesNothing) {
               .pieces = {{.local = prefill->pools.memory[0]->data(),
                           .region = decode->engine.regions.list().front().ref,
                           .length = 96}},
-              .on_done = [&](const Status& status, std::uint32_t) { late = status; }});
+              .on_done = [&](const Status& status, const WriteCost&) { late = status; }});
   net.loop.settle();
   EXPECT_EQ(late.code(), Code::kAlreadyExists);
   EXPECT_EQ(decode->pools.snapshot(), mine);

@@ -173,8 +173,14 @@ class FakeNet {
     if (found == from.running.end()) return;  // cancelled meanwhile
     Write write = std::move(found->second);
     from.running.erase(found);
+    begin(write);
     const Status result = land(from, write);
-    if (write.on_done) write.on_done(result, 0);
+    std::uint64_t bytes = 0;
+    for (const transport::Piece& piece : write.pieces) bytes += piece.length;
+    if (write.on_done) write.on_done(result, {.bytes = result.is_ok() ? bytes : 0});
+  }
+  static void begin(Write& write) {
+    if (write.on_begun) std::exchange(write.on_begun, nullptr)();
   }
   /// One-sided: carries out the oldest write that was cancelled and hasn't drained. False: none.
   bool land_late() {
@@ -183,13 +189,13 @@ class FakeNet {
     late_.pop_front();
     const Status landed = land(*late.from, late.write);
     static_cast<void>(landed);  // the one who waited for it knows the cause already
-    if (late.write.on_done) late.write.on_done(late.why, 0);
+    if (late.write.on_done) late.write.on_done(late.why, {});
     return true;
   }
   [[nodiscard]] std::size_t late_writes() const { return late_.size(); }
   /// A write is given up: from now on it is late, where nothing can stop it.
   void give_up(FakeEngine& from, Write write, const Status& why) {
-    if (rules.grants_are_checked) return write.on_done(why, 0);
+    if (rules.grants_are_checked) return write.on_done(why, {});
     auto on_done = std::move(write.on_done);
     if (rules.failed_writes_rest) {
       write.on_done = std::move(on_done);
@@ -198,7 +204,7 @@ class FakeNet {
     }
     write.on_done = nullptr;
     late_.push_back({&from, std::move(write), why});
-    on_done(why, 0);
+    on_done(why, {});
   }
   /// `here` destroys its endpoint to the peer: what is late between them never lands.
   void fence(FakeEngine& here, const std::string& peer, std::move_only_function<void()> done) {
@@ -213,7 +219,7 @@ class FakeNet {
       }
       late_ = std::move(kept);
       for (Late& late : ended)
-        if (late.write.on_done) late.write.on_done(late.why, 0);
+        if (late.write.on_done) late.write.on_done(late.why, {});
       done();
     });
   }
@@ -305,7 +311,14 @@ class FakePort final : public EnginePort {
   }
   WriteId write(Write write) override {
     const WriteId id(++last_write_);
+    const std::string peer = write.peer.to_string();
     engine_.running.emplace(id, std::move(write));
+    // A blacklisted session's writes wait: they begin when they land.
+    engine_.net.loop.post([this_engine = &engine_, id, peer] {
+      const auto at = this_engine->running.find(id);
+      if (at == this_engine->running.end() || this_engine->dead) return;
+      if (!this_engine->blacklisted.contains(peer)) FakeNet::begin(at->second);
+    });
     if (!engine_.net.hold_writes && !engine_.dead)
       engine_.net.loop.post(
           [this_engine = &engine_, id] { this_engine->net.finish(*this_engine, id); });

@@ -130,7 +130,7 @@ env::Task ForeignPort::if_alive(Work work) {
 
 void ForeignPort::refuse(Write write, Status why) {
   loop().post(
-      [on_done = std::move(write.on_done), why = std::move(why)]() mutable { on_done(why, 0); });
+      [on_done = std::move(write.on_done), why = std::move(why)]() mutable { on_done(why, {}); });
 }
 
 WriteId ForeignPort::write(Write write) {
@@ -167,6 +167,7 @@ void ForeignPort::pump(const std::string& session) {
 }
 
 void ForeignPort::call(WriteId id, Running& running) {
+  if (running.write.on_begun) std::exchange(running.write.on_begun, nullptr)();
   ForeignCall call{.session = running.session};
   std::uint64_t bytes = 0;
   const std::vector<transport::Piece>& pieces = running.write.pieces;
@@ -231,7 +232,7 @@ void ForeignPort::on_written(WriteId id, const std::string& session, const Grant
     if (!why.is_ok()) mark_undrained(at->second.write, true);
     auto on_done = std::move(at->second.write.on_done);
     running_.erase(at);
-    on_done(why, 0);
+    on_done(why, {});
   }
   pump(session);
   arm();
@@ -270,7 +271,7 @@ void ForeignPort::cancel(WriteId write, const Status& why) {
   }
   loop().post(if_alive([this, session = cancelled.session] { pump(session); }));
   publish();
-  cancelled.write.on_done(why, 0);
+  cancelled.write.on_done(why, {});
 }
 
 void ForeignPort::on_shutdown(const Status& why) {

@@ -375,7 +375,7 @@ TEST_F(ForeignManager, LargeWritesGoInSeveralCalls) {
   for (std::size_t i = 0; i < 2'500; ++i)
     write.pieces.push_back(
         {.local = &from[i], .offset = reinterpret_cast<std::uintptr_t>(&to[i]), .length = 1});
-  write.on_done = [&](const Status& status, std::uint32_t) { result = status; };
+  write.on_done = [&](const Status& status, const WriteCost&) { result = status; };
   port.write(std::move(write));
   std::vector<std::size_t> sizes;
   net.loop.settle();

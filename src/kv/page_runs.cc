@@ -40,8 +40,28 @@ PositionRange range_of(std::uint32_t total, std::uint32_t rank, std::uint32_t si
   return {begin, begin + each + (rank < more ? 1 : 0)};
 }
 
-std::vector<PageRun> chunk_runs(const ChunkPages& chunk, const PageShare& share,
-                                const PageFit& fit) {
+PageSteps::PageSteps(const PageFit& fit) {
+  const std::uint64_t end = std::uint64_t{fit.join} * fit.split;
+  for (std::uint64_t unit = 0; unit < end;) {
+    const auto source = static_cast<std::uint32_t>(unit % fit.split);
+    const auto destination = static_cast<std::uint32_t>(unit % fit.join);
+    if (source == 0) first_.push_back(static_cast<std::uint32_t>(steps_.size()));
+    const std::uint32_t count = std::min(fit.split - source, fit.join - destination);
+    steps_.push_back({.page = static_cast<std::uint32_t>(unit / fit.join),
+                      .source = source,
+                      .destination = destination,
+                      .count = count});
+    unit += count;
+  }
+  first_.push_back(static_cast<std::uint32_t>(steps_.size()));
+}
+
+std::uint32_t PageSteps::source_page(std::uint32_t step) const {
+  return static_cast<std::uint32_t>(std::ranges::upper_bound(first_, step) - first_.begin()) - 1;
+}
+
+std::vector<PageRun> chunk_runs(const ChunkPages& chunk, const PageShare& share, const PageFit& fit,
+                                const PageSteps& steps) {
   KVM_CHECK(fit.takes(chunk.total, chunk.destination.size()));
   KVM_CHECK(chunk.first + chunk.source.size() <= chunk.total);
   std::span<const std::uint32_t> source = chunk.source;
@@ -63,13 +83,13 @@ std::vector<PageRun> chunk_runs(const ChunkPages& chunk, const PageShare& share,
     if (dealt_pages && source[i] % share.size != share.rank) continue;
     const std::uint32_t page = dealt_pages ? source[i] / share.size : source[i];
     const auto position = first + static_cast<std::uint32_t>(i);
-    for (std::uint32_t part = 0; part < fit.split; ++part) {
-      const std::size_t at = std::size_t{position} / fit.join * fit.split + part;
+    const std::size_t group = std::size_t{position} / fit.join * fit.split;
+    const std::uint32_t end = steps.end(position % fit.join);
+    for (std::uint32_t step = steps.begin(position % fit.join); step < end; ++step) {
+      const std::size_t at = group + steps.all()[step].page;
       if (at >= chunk.destination.size()) break;  // tokens that nobody has
-      runs.push_back({.source = page,
-                      .destination = chunk.destination[at],
-                      .count = 1,
-                      .phase = fit.split > 1 ? part : position % fit.join});
+      runs.push_back(
+          {.source = page, .destination = chunk.destination[at], .count = 1, .step = step});
     }
   }
   return runs;

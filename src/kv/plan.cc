@@ -58,6 +58,7 @@ class Planner {
  private:
   void compare_layouts();
   void compare_page_sizes();
+  void fit_pages(ComponentMap& map) const;
   void map_component(std::uint32_t index, const ComponentPair& pair, ComponentMap& map);
   /// False when the buffers can't be mapped.
   bool map_buffer(const End& from, const End& to, ComponentMap& map, std::uint64_t& covered);
@@ -66,6 +67,8 @@ class Planner {
                   const std::vector<FieldPair>& pairs, ComponentMap& map);
   [[nodiscard]] bool sends(const ComponentMap& map) const;
   [[nodiscard]] Rows rows_of(const End& to, const ComponentMap& map) const;
+  [[nodiscard]] bool rows_fit(const End& from, const End& to, const ComponentMap& map,
+                              Rows kind) const;
   [[nodiscard]] std::byte* base_of(const ComponentMap& map, const End& from) const {
     return static_cast<std::byte*>(
         here_.components[*map.source_component].buffers[from.buffer].base);
@@ -92,16 +95,27 @@ bool undivided(const std::string& element_order) {
   return element_order != "nhd" && element_order != "hnd";
 }
 
-/// Pages of different sizes go together if one divides the other and the inside of both is known.
+/// Among how many of its ranks decode deals out a kv page's tokens, which prefill has together.
+std::uint32_t token_ranks_of(const KvRank& source, const KvRank& destination) {
+  return source.dcp_size == destination.dcp_size ? 1 : destination.dcp_size;
+}
+
+/// Pages of different sizes go together if the inside of both is known.
 void Planner::compare_page_sizes() {
   const std::uint32_t here = source_.page_tokens;
   const std::uint32_t there = destination_.page_tokens;
-  if (here == there) return;
   const bool known = !undivided(source_.element_order) && !undivided(destination_.element_order);
-  const bool alone = source_.rank.dcp_size == destination_.rank.dcp_size;
-  if (here == 0 || there == 0 || (here % there != 0 && there % here != 0) || !known || !alone)
+  if (here == 0 || there == 0 || (here != there && !known))
     return differences_.compare("page_tokens", here, there);
-  fit_ = {.join = std::max(there / here, 1U), .split = std::max(here / there, 1U)};
+  const PageFit fit =
+      PageFit::of(here, std::uint64_t{there} * token_ranks_of(source_.rank, destination_.rank));
+  // Each plan has a table of the steps; real sizes make few.
+  if (fit.join + std::uint64_t{fit.split} > wire::kMaxKvPageSteps)
+    return differences_.add(
+        fmt::format("page_tokens {} here, {} there (of {} ranks): more than {} steps until pages "
+                    "of both begin together",
+                    here, there, destination_.rank.dcp_size, wire::kMaxKvPageSteps));
+  fit_ = fit;
 }
 
 void Planner::compare_layouts() {
@@ -142,25 +156,28 @@ std::vector<ComponentMap> Planner::run() {
   return out;
 }
 
+void Planner::fit_pages(ComponentMap& map) const {
+  map.fit = fit_;
+  map.steps = PageSteps(fit_);
+  map.token_ranks = token_ranks_of(source_.rank, destination_.rank);
+  if (map.token_ranks > 1)
+    map.dealt = dealt_rows(fit_, map.steps, source_.page_tokens,
+                           {.page_tokens = destination_.page_tokens,
+                            .rank = destination_.rank.dcp_rank,
+                            .ranks = map.token_ranks});
+  if (fit_ != PageFit{} || map.token_ranks > 1)
+    map.prefix_unit = std::uint64_t{fit_.join} * source_.page_tokens;
+  map.coverage.join = fit_.join;
+  map.coverage.split = fit_.split;
+}
+
 void Planner::map_component(std::uint32_t index, const ComponentPair& pair, ComponentMap& map) {
   const KvComponent& to = destination_.components[index];
   map.pool = static_cast<KvPool>(to.kind);
   map.source_component = pair.source_component;
   map.destination_items = to.items;
   map.share = page_share(share_of(source_), source_.rank, map.pool);
-  if (is_kv(map.pool) && source_.rank.dcp_size != destination_.rank.dcp_size) {
-    map.token_ranks = destination_.rank.dcp_size;
-    for (std::uint32_t phase = 0; phase < map.token_ranks; ++phase)
-      map.phases.push_back(
-          dealt_rows(destination_.page_tokens, destination_.rank.dcp_rank, map.token_ranks, phase));
-  }
-  map.fit.join = map.token_ranks;
-  if (is_kv(map.pool) && fit_ != PageFit{}) {
-    map.fit = fit_;
-    map.prefix_unit = std::max(source_.page_tokens, destination_.page_tokens);
-    map.coverage.join = fit_.join;
-    map.coverage.split = fit_.split;
-  }
+  if (is_kv(map.pool)) fit_pages(map);
   map.coverage.divisor = map.share.size;
   map.coverage.token_ranks = map.token_ranks;
   map.coverage.bytes.resize(to.regions.size());
@@ -246,10 +263,22 @@ bool Planner::mismatch(const End& from, const End& to) {
 }
 
 Rows Planner::rows_of(const End& to, const ComponentMap& map) const {
-  if (map.fit.split > 1) return Rows::kSplit;
-  if (map.fit.join == 1) return Rows::kPage;
-  if (map.token_ranks == 1) return Rows::kJoined;
-  return to.shape.rows == destination_.page_tokens ? Rows::kDealt : Rows::kJoined;
+  if (map.token_ranks > 1 && to.shape.rows == destination_.page_tokens) return Rows::kDealt;
+  return map.fit == PageFit{} ? Rows::kPage : Rows::kSteps;
+}
+
+/// Whether the rows of both sides' pages are what moves together.
+bool Planner::rows_fit(const End& from, const End& to, const ComponentMap& map, Rows kind) const {
+  if (kind == Rows::kPage) return from.shape.rows == to.shape.rows;
+  // A row of a page that is taken apart must be a token, of this rank or of all of them.
+  const auto counts_tokens = [](const End& end) {
+    const std::uint64_t tokens = end.layout.page_tokens;
+    return end.shape.rows == tokens || end.shape.rows == tokens * end.layout.rank.dcp_size;
+  };
+  if (!counts_tokens(from) || !counts_tokens(to)) return false;
+  if (kind == Rows::kDealt) return from.shape.rows == source_.page_tokens;
+  return std::uint64_t{from.shape.rows} * map.fit.join ==
+         std::uint64_t{to.shape.rows} * map.fit.split;
 }
 
 bool Planner::map_buffer(const End& from, const End& to, ComponentMap& map,
@@ -278,11 +307,7 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
   const auto here = segments_of(from.shape, source_.rank.tp_rank, source_.rank.tp_size);
   const auto there = segments_of(to.shape, destination_.rank.tp_rank, destination_.rank.tp_size);
   const Rows kind = rows_of(to, map);
-  const bool rows_known = map.fit == PageFit{} || from.shape.rows == source_.page_tokens;
-  const bool rows_fit =
-      std::uint64_t{from.shape.rows} * (kind == Rows::kJoined ? map.fit.join : 1) ==
-      std::uint64_t{to.shape.rows} * map.fit.split;
-  if (!here || !there || !rows_known || !rows_fit ||
+  if (!here || !there || !rows_fit(from, to, map, kind) ||
       from.shape.total_columns != to.shape.total_columns || from.shape.groups != to.shape.groups ||
       from.bytes % from.elements() != 0 || to.bytes % to.elements() != 0 ||
       from.bytes / from.elements() != to.bytes / to.elements() ||
@@ -296,7 +321,6 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
   // Pages that are dealt out among tensor ranks are each one's own: nothing to elect.
   const bool own = map.share.size > 1 && source_.rank.cp_size == 1;
   const std::uint32_t first = own ? source_.rank.tp_rank : *first_server_;
-  const std::uint32_t rows = std::min(from.shape.rows, to.shape.rows);
   for (const SharedColumns& shared : shared_columns(*here, *there, source_.rank.tp_rank, first)) {
     BufferMap buffer{
         .source = base_of(map, from) + shared.source * out.column,
@@ -306,9 +330,10 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
         .destination_item = to.bytes,
         .length = unit,
         .columns = {.count = shared.count, .source = out.column, .destination = in.column},
-        .rows = {.count = rows, .source = out.row, .destination = in.row},
+        .rows = {.count = to.shape.rows, .source = out.row, .destination = in.row},
         .kind = kind,
-        .phase = rows * (kind == Rows::kSplit ? out.row : in.row)};
+        .source_row = out.row,
+        .unit_rows = kind == Rows::kSteps ? from.shape.rows / map.fit.split : 1};
     if (kind == Rows::kDealt) buffer.rows.source *= map.token_ranks;
     buffer.fold();
     map.buffers.push_back(buffer);
@@ -330,20 +355,22 @@ Result<TransferPlan> TransferPlan::prepare(const KvLayout& here, const wire::KvL
 
 std::vector<PageRun> TransferPlan::runs(std::uint32_t component, const ChunkPages& chunk) const {
   const ComponentMap& map = components_[component];
-  return chunk_runs(chunk, map.share, map.fit);
+  return chunk_runs(chunk, map.share, map.fit, map.steps);
 }
 
 Amount TransferPlan::amount(std::uint32_t component, std::span<const PageRun> runs) const {
   const ComponentMap& map = components_[component];
   Amount sum;
-  for (const BufferMap& buffer : map.buffers) sum += amount_of(buffer, runs, map.phases);
+  for (const BufferMap& buffer : map.buffers)
+    sum += amount_of(buffer, runs, {map.steps.all(), map.dealt});
   return sum;
 }
 
 void TransferPlan::append(std::uint32_t component, std::span<const PageRun> runs,
                           std::vector<transport::Piece>& out) const {
   const ComponentMap& map = components_[component];
-  for (const BufferMap& buffer : map.buffers) append_pieces(buffer, runs, map.phases, out);
+  for (const BufferMap& buffer : map.buffers)
+    append_pieces(buffer, runs, {map.steps.all(), map.dealt}, out);
 }
 
 }  // namespace kvmend::kv

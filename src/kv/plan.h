@@ -27,9 +27,10 @@ struct ComponentMap {
   PageShare share;
   std::uint32_t token_ranks = 1;  ///< among how many ranks the destination deals tokens out
   PageFit fit;
+  PageSteps steps;             ///< of `fit`
+  std::vector<RowSpan> dealt;  ///< by step; none where tokens aren't dealt
   /// What decode has already must be a multiple of so many tokens, so that pages begin together.
-  std::uint32_t prefix_unit = 1;
-  std::vector<DealtRows> phases;  ///< token_ranks of them, or none
+  std::uint64_t prefix_unit = 1;
   std::vector<BufferMap> buffers;
   wire::KvCoverage coverage;  ///< what decode is told of it
 

@@ -64,13 +64,13 @@ void add_aux(const PlanModel& model, ModelRank& rank, std::uint32_t row) {
 
 Meaning cache_byte(const PlanModel& model, std::uint32_t layer, std::uint32_t half,
                    std::uint32_t token, const ModelPage::Place& at) {
-  if (token >= model.room_pages * model.tokens) return std::nullopt;
+  if (token >= model.room_pages * model.tokens * model.prefill_dcp) return std::nullopt;
   return {{kCache, layer, half, token, at.column, at.byte}};
 }
 
 }  // namespace
 
-ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at) {
+ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at, std::uint32_t dcp_rank) {
   ModelRank rank;
   const KvTopology& top = model.prefill;
   rank.layout.page_tokens = model.tokens;
@@ -83,10 +83,17 @@ ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at) {
                       .pp_rank = at.pp_rank,
                       .pp_size = top.pp_size,
                       .cp_rank = at.cp_rank,
-                      .cp_size = top.cp_size};
-  const ModelPage page{model.tokens, held_columns(model.heads, at.tp_rank, top.tp_size), model.unit,
-                       model.source_order == "hnd"};
-  rank.layout.kv_heads = static_cast<std::uint32_t>(page.columns.size());
+                      .cp_size = top.cp_size,
+                      .dcp_rank = dcp_rank,
+                      .dcp_size = model.prefill_dcp};
+  const bool hnd = model.source_order == "hnd";
+  const std::vector<std::uint32_t> heads = held_columns(model.heads, at.tp_rank, top.tp_size);
+  const auto columns = static_cast<std::uint32_t>(heads.size());
+  rank.layout.kv_heads = columns;
+  const auto shape = [&](std::uint32_t rows) {
+    return KvShape{
+        .rows = rows, .columns = columns, .total_columns = model.heads, .columns_first = hnd};
+  };
   const auto has = [&](const PlanModel::Layer& layer) {
     return layer.stage == at.pp_rank && !layer.only_decode &&
            (top.share != KvShare::kLayers || layer.context == at.cp_rank);
@@ -95,21 +102,27 @@ ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at) {
                               : top.cp_size > 1                  ? top.cp_size
                                                                  : top.tp_size;
   const std::uint32_t mine = top.cp_size > 1 ? at.cp_rank : at.tp_rank;
-  rank.add_component({.dtype = "bf16", .items = PlanModel::kItems});
+  // Shape 1: draft layers, whose pages hold the tokens of all ranks.
+  rank.add_component({.dtype = "bf16",
+                      .items = PlanModel::kItems,
+                      .shapes = {shape(model.tokens), shape(model.tokens * model.prefill_dcp)}});
   for (std::uint32_t half = 0; half < model.halves; ++half)
     for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
       const PlanModel::Layer& layer = model.layers[l];
       if (!has(layer)) continue;
       const bool none = layer.elided_source;
-      rank.add_buffer(none ? 0 : page.bytes(), PlanModel::kItems, layer.id);
+      const std::uint32_t rows = layer.draft ? model.tokens * model.prefill_dcp : model.tokens;
+      const ModelPage page{rows, heads, model.unit, hnd};
+      rank.add_buffer(none ? 0 : page.bytes(), PlanModel::kItems, layer.id, layer.draft ? 1 : 0);
       if (none) continue;
       for (std::uint32_t p = 0; p < model.room_pages; ++p) {
         const std::uint32_t logical = model.source_pages[p];
         if (dealt > 1 && logical % dealt != mine) continue;
         for (std::uint64_t b = 0; b < page.bytes(); ++b) {
           const ModelPage::Place where = page.at(b);
-          rank.meaning.back().back()[logical / dealt * page.bytes() + b] =
-              cache_byte(model, l, half, p * model.tokens + where.row, where);
+          const std::uint32_t row = p * rows + where.row;
+          rank.meaning.back().back()[logical / dealt * page.bytes() + b] = cache_byte(
+              model, l, half, layer.draft ? row : row * model.prefill_dcp + dcp_rank, where);
         }
       }
     }

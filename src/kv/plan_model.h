@@ -61,6 +61,7 @@ struct PlanModel {
   std::uint32_t decode_tp = 1;
   std::uint32_t decode_pp = 1;
   std::uint32_t decode_dcp = 1;
+  std::uint32_t prefill_dcp = 1;  ///< or the same: then ranks of equal numbers meet
   std::string source_order = "nhd";
   std::string destination_order = "nhd";
 
@@ -137,7 +138,9 @@ struct ModelPage {
   }
 };
 
-[[nodiscard]] ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at);
+/// `dcp_rank`: of those that deal tokens out at prefill, too.
+[[nodiscard]] ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at,
+                                          std::uint32_t dcp_rank);
 [[nodiscard]] ModelRank make_decode_rank(const PlanModel& model, const KvRank& at);
 
 }  // namespace kvmend::kv

@@ -123,28 +123,26 @@ PlanModel random_model() {
   PlanModel model;
   choose_topology(model);
   model.tokens = model.decode_tokens = 1 + below(4);
-  if (model.decode_dcp == 1 && chance(40))
-    (chance(50) ? model.tokens : model.decode_tokens) *= 2 + below(2);
+  if (chance(50)) (chance(50) ? model.tokens : model.decode_tokens) = 1 + below(12);
+  if (model.decode_dcp > 1 && chance(25)) model.prefill_dcp = model.decode_dcp;
   model.unit = 1 + below(3);
   model.halves = 1 + below(2);
   model.source_order = pick<std::string>({"nhd", "hnd"});
   model.destination_order = chance(70) ? model.source_order : pick<std::string>({"nhd", "hnd"});
   choose_layers(model);
   choose_states(model);
-  model.room_pages = below(9);
+  const std::uint32_t virtual_page = model.decode_tokens * model.decode_dcp / model.prefill_dcp;
+  model.room_pages = below(1 + std::min(8U, PlanModel::kItems * virtual_page / model.tokens));
   const std::uint32_t dealt = model.prefill.share != KvShare::kInterleaved ? 1
                               : model.prefill.cp_size > 1                  ? model.prefill.cp_size
                                                                            : model.prefill.tp_size;
   model.source_pages = random_pages(PlanModel::kItems * dealt, model.room_pages);
-  // Where prefill's pages are larger, the last one's end may hold no tokens, nor a page of
-  // decode's.
+  // Prefill's last page may hold one token only, and decode no page for the others.
   const std::uint32_t tokens = model.room_pages * model.tokens;
-  const std::uint32_t all =
-      model.decode_dcp > 1
-          ? static_cast<std::uint32_t>(pages_needed(model.room_pages, model.decode_dcp))
-          : (tokens + model.decode_tokens - 1) / model.decode_tokens;
-  const std::uint32_t spare = model.room_pages == 0 ? 0 : model.tokens / model.decode_tokens;
-  const std::uint32_t needed = spare > 1 ? all - below(spare) : all;
+  const std::uint32_t most = (tokens + virtual_page - 1) / virtual_page;
+  const std::uint32_t least =
+      model.room_pages == 0 ? 0 : (tokens - model.tokens + virtual_page) / virtual_page;
+  const std::uint32_t needed = least + below(most - least + 1);
   model.destination_pages = random_pages(PlanModel::kItems, needed);
   if (std::ranges::any_of(model.layers, &PlanModel::Layer::device))
     model.device_pages = random_pages(PlanModel::kItems, needed);
@@ -293,7 +291,8 @@ RC_GTEST_PROP(Plan, EveryByteIsWrittenOnceByTheRightRankAndNothingElse, ()) {
   RC_ASSERT(map.has_value());
   std::vector<std::vector<wire::KvCoverage>> writers;
   for (const KvServer& server : map->servers) {
-    const ModelRank prefill = make_prefill_rank(model, server);
+    const ModelRank prefill =
+        make_prefill_rank(model, server, model.prefill_dcp > 1 ? at.dcp_rank : 0);
     RC_ASSERT(check_layout(prefill.layout).is_ok());
     const auto plan = TransferPlan::prepare(prefill.layout, target.described);
     if (!plan) RC_FAIL(plan.error().to_string());

@@ -25,7 +25,7 @@ Status check_metadata(const wire::KvRoomMetadata& metadata, const TransferPlan& 
     if (metadata.prefix_tokens % map.prefix_unit != 0)
       return {
           Code::kInvalidArgument, Origin::kPeer,
-          fmt::format("prefix_tokens {} isn't a multiple of {}, the larger of both sides' pages",
+          fmt::format("prefix_tokens {} isn't a multiple of {}, where pages of both sides begin",
                       metadata.prefix_tokens, map.prefix_unit)};
     for (const std::uint32_t page : pages.pages)
       if (page >= map.destination_items)

@@ -101,7 +101,6 @@ Status PrefillRoom::announce(Announcement announcement) {
     return {};
   }
   pump_all();
-  to.answered = true;  // by the caller, from the status as it is now
   arm();
   return {};
 }
@@ -264,15 +263,17 @@ bool PrefillRoom::write(Destination& to, std::size_t index_of_chunk) {
   const auto index = static_cast<std::size_t>(&to - destinations_.data());
   // The id is known only after the call; on_done never runs inside it.
   const auto id = std::make_shared<WriteId>();
-  write.on_done = [weak = std::weak_ptr(std::static_pointer_cast<PrefillRoom>(shared_from_this())),
-                   index, id, pages,
-                   bytes = std::move(bytes)](const Status& result, std::uint32_t retries) {
+  const auto weak = std::weak_ptr(std::static_pointer_cast<PrefillRoom>(shared_from_this()));
+  write.on_begun = [weak, index] {
+    if (const auto self = weak.lock()) self->on_write_begun(index);
+  };
+  write.on_done = [weak, index, id, pages, bytes = std::move(bytes)](const Status& result,
+                                                                     const WriteCost& cost) {
     const auto self = weak.lock();
-    if (self) self->on_write_done(index, *id, result, retries, bytes, pages);
+    if (self) self->on_write_done(index, *id, result, cost, bytes, pages);
   };
   ++in_flight_;
   ++around_.counters.transfers;
-  handle_->advance(KvStatus::kTransferring, around_.now());
   *id = around_.port.write(std::move(write));
   to.writes.insert(*id);
   if (KVM_SABOTAGE(success_before_landing) && chunk.last) {
@@ -281,19 +282,23 @@ bool PrefillRoom::write(Destination& to, std::size_t index_of_chunk) {
     to.done_sent = true;
     send_done(to);
   }
-  if (to.answered && !to.writing)
-    static_cast<void>(around_.send(
-        to.to.peer,
-        wire::KvRoomStatus{.room = handle_->room(),
-                           .attempt = to.to.metadata.attempt,
-                           .status = static_cast<std::uint32_t>(KvStatus::kTransferring),
-                           .grant = to.to.metadata.grant}));
-  to.writing = true;
   return true;
 }
 
+void PrefillRoom::on_write_begun(std::size_t destination) {
+  if (ending_ || over_) return;
+  Destination& to = destinations_[destination];
+  handle_->advance(KvStatus::kTransferring, around_.now());
+  if (std::exchange(to.writing, true)) return;
+  static_cast<void>(around_.send(
+      to.to.peer, wire::KvRoomStatus{.room = handle_->room(),
+                                     .attempt = to.to.metadata.attempt,
+                                     .status = static_cast<std::uint32_t>(KvStatus::kTransferring),
+                                     .grant = to.to.metadata.grant}));
+}
+
 void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const Status& result,
-                                std::uint32_t retries, const std::vector<std::uint64_t>& bytes,
+                                const WriteCost& cost, const std::vector<std::uint64_t>& bytes,
                                 std::uint32_t pages) {
   if (over_) return;
   const auto self = shared_from_this();
@@ -303,7 +308,7 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
   host_.park_limits().release(to.to.peer.session_id, pages);
   --in_flight_;
   --around_.counters.transfers;
-  handle_->add_retries(retries);
+  handle_->add_retries(cost.retries);
   // "Already complete": an earlier attempt landed, and decode has taken the pages over (I9).
   const bool landed = result.is_ok() || result.code() == Code::kAlreadyExists;
   if (landed) {
@@ -311,6 +316,8 @@ void PrefillRoom::on_write_done(std::size_t destination, WriteId write, const St
       to.declared[c] += bytes[c];
       handle_->add_bytes(bytes[c]);
     }
+  } else {
+    handle_->add_bytes(cost.bytes);
   }
   if (ending_) {
     if (draining_ && to.writes.empty() && !to.undrained) host_.on_drained(*this, to.to.peer);

@@ -88,8 +88,7 @@ class PrefillRoom final : public RoomBase {
     std::size_t first_unwritten = 0;
     std::set<WriteId> writes;             ///< in flight
     std::vector<std::uint64_t> declared;  ///< acknowledged bytes per component of decode
-    bool answered = false;  ///< knows where the room stands; told again when the first write starts
-    bool writing = false;
+    bool writing = false;                 ///< its bytes are on their way, and it was told so
     bool done_sent = false;
     bool complete = false;   ///< decode said Success; a dummy: the last chunk is queued
     bool gone = false;       ///< don't tell it: it said so itself, or is another process now
@@ -112,8 +111,9 @@ class PrefillRoom final : public RoomBase {
   bool check_announced(const Destination& to);
   bool plan_chunk(Destination& to, const SourceChunk& chunk, Write& write,
                   std::vector<std::uint64_t>& bytes);
+  void on_write_begun(std::size_t destination);
   void on_write_done(std::size_t destination, WriteId write, const Status& result,
-                     std::uint32_t retries, const std::vector<std::uint64_t>& bytes,
+                     const WriteCost& cost, const std::vector<std::uint64_t>& bytes,
                      std::uint32_t pages);
   void send_done_if_complete(Destination& to);
   void send_done(Destination& to);

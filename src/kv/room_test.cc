@@ -423,8 +423,7 @@ TEST_F(Room, AGateThatOpensAfterTheEndTouchesNothing) {
   net.loop.settle();
 }
 
-// Case O1: known bytes and known delays.
-TEST_F(Room, O1_BytesAndTimesAreTheTruth) {
+TEST_F(Room, MetricsGiveEachStatusItsTime) {
   KvSender sender(*prefill->manager, kRoom);
   ASSERT_TRUE(sender.init(5, kSourceRow).is_ok());
   net.loop.advance(3s);

@@ -50,7 +50,12 @@ void EpochLanes::close() {
   up_ = false;
   deadline_.cancel();
   bury(loop_, std::move(control_));
-  for (DataLane& data : data_) bury(loop_, std::move(data.lane));
+  for (DataLane& data : data_) {
+    const std::vector<ChunkId> unsent = data.lane->unsent();
+    never_left_.insert(never_left_.end(), unsent.begin(), unsent.end());
+    bury(loop_, std::move(data.lane));
+  }
+  std::ranges::sort(never_left_);
   data_.clear();
 }
 

@@ -53,6 +53,8 @@ class EpochLanes final : private transport::LaneObserver {
   /// Puts the chunk on the lane with the least outstanding bytes; behind remnants if there are any.
   void post(const transport::Chunk& chunk);
   void detach(ChunkId chunk);
+  /// After `close`: of these chunks nothing has left. Sorted.
+  [[nodiscard]] const std::vector<ChunkId>& never_left() const { return never_left_; }
   void flush();
 
   /// Looks for bytes that the peer's host took on the data lanes; answers are seen without it.
@@ -101,6 +103,7 @@ class EpochLanes final : private transport::LaneObserver {
   std::size_t joined_ = 0;
   bool up_ = false;
   bool closed_ = false;
+  std::vector<ChunkId> never_left_;
   env::ScopedTimer deadline_;
 };
 

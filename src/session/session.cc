@@ -165,6 +165,7 @@ void Session::lost_epoch(const Status& why) {
 void Session::drop_epoch() {
   if (!epoch_) return;
   epoch_->close();
+  const std::vector<ChunkId> never_left = epoch_->never_left();
   host_.loop.post([epoch = std::move(epoch_)] {});
   pinging_ = false;
   table_asked_ = false;
@@ -181,6 +182,7 @@ void Session::drop_epoch() {
     chunk.span.sent_before = true;
     chunk.transfer->resend.push_back(chunk.span);
     --chunk.transfer->chunks_in_flight;
+    if (std::ranges::binary_search(never_left, id)) continue;  // the first time is no retry
     ++chunk.transfer->retries;
     ++retries_;
     host_.events.on_chunk_retry(id_);

@@ -136,7 +136,8 @@ void Session::pump() {
   if (!epoch_ || !epoch_->up()) return;
   send_waiting_control();
   bool posted = false;
-  bool begun = false;
+  bool told = false;
+  bool flushed = false;
   std::uint64_t posted_bytes = 0;
   for (std::list<TransferPtr>* queue : {&urgent_, &queue_}) {
     auto at = queue->begin();
@@ -148,6 +149,10 @@ void Session::pump() {
         at = transfer->done ? queue->begin() : next;
         continue;
       }
+      if (transfer->on_begun && transfer->has_unsent()) {
+        std::exchange(transfer->on_begun, nullptr)();  // may send messages; ends no transfer
+        told = true;
+      }
       while (transfer->has_unsent() && window_open()) {
         ChunkSpan span = next_span(*transfer, host_.self.options.chunk_bytes);
         if (!span.id.is_set()) span.id = host_.next_chunk_id();
@@ -157,9 +162,10 @@ void Session::pump() {
         epoch_->post(make_chunk(*transfer, span));
         posted = true;
         posted_bytes += span.bytes;
-        if (begun || posted_bytes < kFlushEarlyBytes) continue;
-        begun = true;
-        epoch_->flush();
+        if (flushed || posted_bytes < kFlushEarlyBytes) continue;
+        flushed = true;
+        if (std::exchange(told, false)) send_waiting_control();  // goes before the pages
+        if (epoch_) epoch_->flush();
         // The lane broke, or the memory of a chunk isn't there: the queue isn't what it was.
         if (!epoch_ || !epoch_->up() || transfer->done) return schedule_pump();
       }
@@ -172,6 +178,7 @@ void Session::pump() {
       }
     }
   }
+  if (told) send_waiting_control();
   if (posted && epoch_) epoch_->flush();
   if (!pair_parked_.empty()) update_parked();  // nobody retires what they wait here with
   arm();

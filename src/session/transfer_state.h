@@ -55,6 +55,8 @@ struct TransferState {
   std::vector<transport::Piece> pieces;
   std::optional<Notification> notify;
   std::shared_ptr<TransferGroup> group;  ///< null: it goes alone
+  /// Runs at most once on the loop thread, when its first chunk is about to leave; may be empty.
+  std::move_only_function<void()> on_begun;
   /// Runs once on the loop thread, with the result.
   std::move_only_function<void(const Status&)> on_done;
 

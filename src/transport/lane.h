@@ -87,6 +87,9 @@ class Lane {
   /// The chunk's memory isn't touched any more after this returns; no event follows for it. Returns
   /// true when nothing of it has been sent.
   virtual bool detach(ChunkId chunk) = 0;
+  /// Chunks that were posted and not detached, and of which nothing has left; right until the lane
+  /// is destroyed.
+  [[nodiscard]] virtual std::vector<ChunkId> unsent() const = 0;
   /// Sends what is queued, as far as the connection takes it. Called once after a batch of posts.
   virtual void flush() = 0;
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/config.h"
@@ -27,6 +28,10 @@ class SliceCopier {
 };
 
 [[nodiscard]] SliceCopier& host_copier();
+
+/// Makes one of parts that follow each other in memory. Strips that lie apart at one end of a
+/// transfer often touch at the other, and a system call costs by the part.
+void join_parts(std::vector<iovec>& parts);
 
 /// Whether a payload of so many slices is staged (docs/decisions/0020-staging-in-the-lane.md).
 /// `below`: the mean length of slices from which on it isn't.

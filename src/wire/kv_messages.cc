@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "wire/control.h"
@@ -231,7 +232,8 @@ Result<KvMessage> read(const pb::KvRegisterReply& from) {
         return malformed(fmt::format("pages shared by {} ranks", ranks));
     value.join = coverage.join();
     value.split = coverage.split();
-    if (std::min(value.join, value.split) != 1 || std::max(value.join, value.split) > kMaxKvColumns)
+    if (value.join == 0 || value.split == 0 || std::gcd(value.join, value.split) != 1 ||
+        std::uint64_t{value.join} + value.split > kMaxKvPageSteps)
       return malformed(fmt::format("pages {} to {}", value.join, value.split));
     value.fields.assign(coverage.fields().begin(), coverage.fields().end());
     KVM_RETURN_IF_ERROR(check_sorted(value.fields, kMaxKvFields, "fields"));

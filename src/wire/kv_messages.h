@@ -29,6 +29,8 @@ inline constexpr std::size_t kMaxKvFieldNameBytes = 64;
 inline constexpr std::uint32_t kKvLayoutVersion = 1;
 inline constexpr std::uint32_t kMaxKvColumns = 1U << 20;  // of all ranks; rows as well
 inline constexpr std::uint32_t kMaxKvRanks = 1U << 16;    // of each kind of parallelism
+// Pages of both sides until they begin together again: what a plan's table of steps is bounded by.
+inline constexpr std::uint32_t kMaxKvPageSteps = 4'096;
 inline constexpr std::size_t kMaxKvPages =
     1'000'000;  // per component; a message holds 4 MiB in all
 inline constexpr std::size_t kMaxKvDtypeBytes = 32;
@@ -86,8 +88,8 @@ struct KvCoverage {
   std::uint32_t divisor = 1;          ///< that many ranks share the pages among them; at least 1
   std::uint32_t token_ranks = 1;      ///< that many of decode's ranks share a page's tokens
   std::vector<std::uint32_t> fields;  ///< of decode's, that it brings: sorted, unique
-  std::uint32_t join = 1;             ///< so many of prefill's pages fill one of decode's
-  std::uint32_t split = 1;            ///< one of prefill's pages fills so many of decode's
+  std::uint32_t join = 1;             ///< so many of prefill's pages hold as many tokens as
+  std::uint32_t split = 1;            ///< so many of decode's (of all `token_ranks`)
   friend bool operator==(const KvCoverage&, const KvCoverage&) = default;
 };
 

@@ -206,6 +206,10 @@ TEST(KvMessages, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(reply_refused({.divisor = 0}));
   EXPECT_TRUE(reply_refused({.token_ranks = 0}));
   EXPECT_TRUE(reply_refused({.elided = {3, 3}}));
+  EXPECT_FALSE(reply_refused({.join = 3, .split = 4}));
+  EXPECT_TRUE(reply_refused({.join = 0}));
+  EXPECT_TRUE(reply_refused({.join = 6, .split = 4}));
+  EXPECT_TRUE(reply_refused({.join = kMaxKvPageSteps}));
   EXPECT_TRUE(reply_refused({.elided = {kMaxKvBuffers}}));
 
   EXPECT_TRUE(parse_kv(bytes_of(encode_kv(KvRoomStatus{.status = 4}))));

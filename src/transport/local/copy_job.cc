@@ -9,6 +9,7 @@
 #include "base/config.h"
 #include "memory/guarded.h"
 #include "transport/local/fast_copy.h"
+#include "transport/local/small_pieces.h"
 
 namespace kvmend::transport::local {
 namespace {
@@ -172,6 +173,12 @@ CopyJob::Outcome CopyJob::copy_by_kernel(std::size_t& part, std::uint32_t& offse
   }
   const std::span<iovec> into(to.data(), count);
   const std::span<const iovec> sources(from.data(), count);
+  const bool foreign = way == Way::kOtherSide;
+  if (are_small(sources, wanted, foreign) &&
+      copy_small(foreign ? &source_->process : nullptr, into, sources, sum_)) {
+    advance(wanted, part, offset);
+    return Outcome::kCopied;
+  }
   const ssize_t got = way == Way::kOtherSide ? source_->process.read(into, sources)
                                              : memory::guarded_copy(into, sources);
   if (got <= 0)

@@ -215,6 +215,7 @@ Status LaneReader::start_frame(Bytes header_bytes, Bytes body) {
   place_ = 0;
   Status status = sink_.on_frame(header_, body, places_);
   if (!status.is_ok() || sink_.closed()) return status;
+  join_parts(places_);
   payload_left_ = header_.payload_bytes;
   discarding_ = places_.empty();
   staging_payload_ =

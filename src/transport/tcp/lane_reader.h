@@ -51,7 +51,8 @@ class LaneReader {
   };
   Outcome pump(env::Stream& stream, std::size_t budget);
 
-  /// Mean length of slices from which on they aren't staged.
+  /// Mean length of slices from which on they aren't staged. On the host none are: the system call
+  /// scatters them for less (docs/decisions/0020-staging-in-the-lane.md).
   void set_stage_below(std::uint64_t bytes) { stage_below_ = bytes; }
   /// Stop handing out frames (backpressure) until `resume`: whole frames stay in the buffer.
   void set_paused(bool paused) { paused_ = paused; }
@@ -71,7 +72,7 @@ class LaneReader {
 
   FrameSink& sink_;
   SliceCopier& copier_;
-  std::uint64_t stage_below_ = 2'048;
+  std::uint64_t stage_below_ = 0;
   std::vector<std::byte> staging_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

@@ -46,7 +46,7 @@ class Sink final : public FrameSink {
  public:
   Status on_frame(const wire::FrameHeader&, Bytes, std::vector<iovec>& into) override {
     for (std::size_t i = 0; i < kSlices; ++i)
-      into.push_back({i == hole_at ? hole : pool.data() + i * 2 * kSliceBytes, kSliceBytes});
+      into.push_back({i == hole_at ? hole : pool.data() + i * step, kSliceBytes});
     return Status::ok();
   }
   bool payload_still_allowed() override { return asked++ < allowed; }
@@ -58,6 +58,7 @@ class Sink final : public FrameSink {
   [[nodiscard]] bool closed() const override { return false; }
 
   std::vector<std::byte> pool{std::vector<std::byte>(kSlices * 2 * kSliceBytes)};
+  std::size_t step = 2 * kSliceBytes;
   bool stay = true;
   int allowed = 1 << 30;  // the grant goes when it was asked for so often
   int asked = 0;
@@ -73,6 +74,7 @@ class LaneReaderTest : public testing::TestWithParam<bool> {
  protected:
   LaneReaderTest() {
     sink_.stay = GetParam();
+    reader_.set_stage_below(2'048);
     std::vector<wire::WireSlice> slices(kSlices, {RegionRef{1, 1}, 0, kSliceBytes});
     wire::append_data_frame(stream_.sent, wire::FrameType::kWrite, 0, ChunkId{1},
                             {.grant = GrantId{5}}, slices, kSlices * kSliceBytes);
@@ -106,6 +108,14 @@ TEST_P(LaneReaderTest, EverySliceLandsInItsPlace) {
   EXPECT_EQ(stream_.most_entries > 16, !GetParam()) << stream_.most_entries << " entries";
 }
 
+TEST_P(LaneReaderTest, PlacesThatTouchAreOneEntry) {
+  sink_.step = kSliceBytes;
+  read_all();
+  EXPECT_EQ(sink_.landed, payload_.size());
+  EXPECT_TRUE(std::ranges::equal(payload_, std::span(sink_.pool).first(payload_.size())));
+  EXPECT_LE(stream_.most_entries, 16U) << "staged or not";
+}
+
 // Case I10: what comes after the grant has gone is discarded, in the middle of a frame too; staged,
 // also what has been read but not scattered.
 TEST_P(LaneReaderTest, I10_NothingLandsOnceTheGrantHasGone) {
@@ -116,6 +126,7 @@ TEST_P(LaneReaderTest, I10_NothingLandsOnceTheGrantHasGone) {
     sink_.stay = GetParam();
     sink_.allowed = allowed;
     LaneReader reader(sink_, 1U << 20);
+    reader.set_stage_below(2'048);
     for (int i = 0; i < 10'000 && sink_.ended == 0; ++i)
       ASSERT_TRUE(reader.pump(stream_, 1U << 20).error.is_ok());
     EXPECT_EQ(sink_.landed + sink_.discarded, payload_.size());
@@ -141,6 +152,7 @@ TEST(StagedLaneReader, PagesThatCannotBeWrittenAreAFaultOfTheirFrame) {
                             {.grant = GrantId{5}}, slices, kSlices * kSliceBytes);
     stream.sent.resize(stream.sent.size() + kSlices * kSliceBytes, std::byte{7});
     LaneReader reader(sink, 1U << 20);
+    reader.set_stage_below(2'048);
     for (int i = 0; i < 10'000 && sink.ended == 0; ++i)
       ASSERT_TRUE(reader.pump(stream, 1U << 20).error.is_ok());
     EXPECT_EQ(sink.ended, 1);

@@ -9,6 +9,7 @@
 #include "env/errors.h"
 #include "memory/grant_table.h"
 #include "memory/guarded.h"
+#include "transport/stretches.h"
 #include "wire/frame.h"
 
 namespace kvmend::transport::tcp {
@@ -94,9 +95,11 @@ bool LaneWriter::build(Frame& frame) {
         slices.push_back({region, offset, length});
         if (chunk.opcode == Opcode::kWrite) frame.payload.push_back({local, length});
       });
+  join_parts(frame.payload);
   // Memory of raw users goes straight from its place: docs/decisions/0020-staging-in-the-lane.md.
   const bool room = chunk.opcode == Opcode::kWrite && chunk.grant != memory::kStandingGrant;
-  if (room && is_worth_staging(chunk.bytes, frame.payload.size(), stage_below_) && !stage(frame))
+  if (room && is_worth_staging(chunk.bytes, frame.payload.size(), stage_below_) &&
+      is_worth_gathering(frame.payload) && !stage(frame))
     return false;
   wire::DataBody body{chunk.grant, 0};
   if (chunk.checksum && chunk.opcode == Opcode::kWrite) {
@@ -145,6 +148,13 @@ bool LaneWriter::zero_reply(ChunkId chunk) {
   if (at == frames_.end()) return false;
   zero_fill(*at);
   return true;
+}
+
+std::vector<ChunkId> LaneWriter::unsent() const {
+  std::vector<ChunkId> out;
+  for (const Frame& frame : frames_)
+    if (frame.chunk.is_set() && !frame.reply && !frame.started) out.push_back(frame.chunk);
+  return out;
 }
 
 void LaneWriter::merge_urgent() {

@@ -55,6 +55,9 @@ class LaneWriter {
   /// What is left of a reply is sent as zeros (its grant has gone). False: not found.
   bool zero_reply(ChunkId chunk);
 
+  /// Chunks of which nothing has left yet.
+  [[nodiscard]] std::vector<ChunkId> unsent() const;
+
   Outcome flush(env::Stream& stream, std::size_t budget);
 
   [[nodiscard]] bool empty() const { return frames_.empty() && urgent_.empty(); }

@@ -24,6 +24,7 @@ class TakingStream final : public FakeStream {
   }
   env::IoResult writev(std::span<const iovec> from) override {
     EXPECT_LE(from.size(), 1024U);
+    most_entries = std::max(most_entries, from.size());
     if (error != 0) return {.kind = env::IoResult::Kind::kError, .sys_errno = error};
     for (const iovec& part : from) {
       const auto* begin = static_cast<const std::byte*>(part.iov_base);
@@ -46,6 +47,7 @@ class TakingStream final : public FakeStream {
   }
 
   std::size_t room = SIZE_MAX;
+  std::size_t most_entries = 0;
   int error = 0;
   const std::byte* bad_begin = nullptr;
   const std::byte* bad_end = nullptr;
@@ -211,6 +213,38 @@ TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfte
 }
 
 // A room's pages are (address, bytes) too: what isn't there is an error of that room's chunk.
+// What a system call is given: touching slices as one, near ones gathered, others each by itself.
+TEST_F(LaneWriterTest, EntriesOfTheCallFollowHowSlicesLie) {
+  constexpr std::size_t kCount = 40;
+  constexpr std::size_t kBytes = 100;
+  for (const auto& [step, most] : {std::pair{100U, 2U}, {400U, 2U}, {8'000U, 41U}}) {
+    for (std::size_t i = 0; i < kCount; ++i)
+      pieces_.push_back({pool_.data() + i * step, RegionRef{1, 1}, i * kBytes, kBytes});
+    Chunk small;
+    small.id = ChunkId(step);
+    small.grant = GrantId(5);
+    small.pieces = std::span(pieces_).last(kCount);
+    small.bytes = kCount * kBytes;
+    stream_.most_entries = 0;
+    stream_.taken.clear();
+    writer_.queue_chunk(small);
+    while (!writer_.empty()) {
+      stream_.room = SIZE_MAX;
+      writer_.flush(stream_, 1U << 20);
+    }
+    EXPECT_EQ(stream_.most_entries, most) << step;
+    const std::vector<Seen> frames = frames_of(stream_.taken);
+    ASSERT_EQ(frames.size(), 1U);
+    for (std::size_t i = 0; i < kCount; ++i)
+      EXPECT_TRUE(
+          std::equal(frames[0].payload.begin() + static_cast<std::ptrdiff_t>(i * kBytes),
+                     frames[0].payload.begin() + static_cast<std::ptrdiff_t>((i + 1) * kBytes),
+                     pool_.begin() + static_cast<std::ptrdiff_t>(i * step)))
+          << step << " slice " << i;
+    pieces_.clear();
+  }
+}
+
 TEST_F(LaneWriterTest, SmallSlicesThatAreNotThereAreAnErrorOfTheirChunk) {
   constexpr std::size_t kPage = 65'536;
   void* hole = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

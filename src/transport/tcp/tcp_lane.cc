@@ -34,7 +34,6 @@ TcpLane::TcpLane(LaneContext context, const wire::Hello& hello, LaneObserver* ob
       initiator_(true),
       state_(State::kConnecting),
       reader_(*this, wire::kMaxHelloBytes) {
-  reader_.set_stage_below(context.stage_below);
   writer_.set_stage_below(context.stage_below);
   wire::Hello own = hello;
   own.features |= wire::kFeatureLoans;
@@ -52,7 +51,6 @@ TcpLane::TcpLane(LaneContext context, std::unique_ptr<env::Stream> stream)
       peer_(stream->peer()),
       stream_(std::move(stream)),
       reader_(*this, wire::kMaxHelloBytes) {
-  reader_.set_stage_below(context.stage_below);
   writer_.set_stage_below(context.stage_below);
   stream_->set_handler(this);
 }

@@ -37,6 +37,7 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void send_ping(std::uint64_t nonce) override;
   void post(const Chunk& chunk) override;
   bool detach(ChunkId chunk) override;
+  [[nodiscard]] std::vector<ChunkId> unsent() const override { return writer_.unsent(); }
   void flush() override;
   void close() override;
   void set_observer(LaneObserver* observer) override { observer_ = observer; }
