@@ -145,6 +145,15 @@ void DecodeRoom::on_session_usable(const std::string& session_id) {
   arm();
 }
 
+void DecodeRoom::on_session_refused(const std::string& session_id) {
+  if (over_) return;
+  for (const Writer& writer : writers_)
+    if (writer.peer.session_id == session_id && !writer.done)
+      if (const auto blacklisted = down(writer))
+        pair_wait_until_ = std::min(pair_wait_until_, blacklisted->park_until);
+  arm();
+}
+
 void DecodeRoom::announce(Writer& writer) {
   if (over_ || !has_pages_ || pair_is_down(writer) || !writer.registered) return;
   writer.announced = true;

@@ -49,6 +49,7 @@ class DecodeRoom final : public RoomBase {
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
   void on_session_usable(const std::string& session_id);
+  void on_session_refused(const std::string& session_id);
   void fail(Status why) override;
 
   [[nodiscard]] std::uint32_t attempt() const { return attempt_; }
