@@ -63,6 +63,7 @@ struct PlanModel {
   std::uint32_t decode_dcp = 1;
   std::string source_order = "nhd";
   std::string destination_order = "nhd";
+  bool decode_knows_heads = true;
 
   std::uint32_t room_pages = 0;
   std::vector<std::uint32_t> source_pages;  ///< logical
