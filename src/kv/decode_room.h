@@ -104,6 +104,7 @@ class DecodeRoom final : public RoomBase {
   std::shared_ptr<const CoverageSum> coverage_;  ///< once all are registered
   std::vector<std::uint64_t> declared_;          ///< bytes per component, over all writers
   std::optional<std::uint32_t> source_pages_;    ///< of the kv pool at prefill, as declared
+  bool pair_waits_ = false;                      ///< it began while the session to a rank was down
   Time pair_wait_until_ = kForever;  ///< how long it may wait for a writer's blacklisted session
   bool over_ = false;
 };

@@ -84,6 +84,8 @@ def landed(here, there):
 BOOTSTRAP = """
 sys.path[:0] = [work, here]
 os.environ.update(ENGINE_MODULE="kvmend.mooncake")
+import logging
+logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # it quotes garbage at length
 import sglang_shim
 sglang_shim.install()
 import kvmend.sglang as ours
