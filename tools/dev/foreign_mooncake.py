@@ -236,6 +236,20 @@ def ended_while_blocked(decode: Decode, report: Report) -> None:
     )
 
 
+def another_manager(decode: Decode, report: Report) -> None:
+    """On the same two engines, with what is left of the blocked probe: it knows of no blacklist."""
+    pages = list(range(32))
+    begin = time.monotonic()
+    sender = decode.send(decode.announce(pages), pages)
+    good = sender.wait(120) == KVPoll.SUCCESS and decode.same(pages, pages)
+    report.case(
+        "another manager afterwards",
+        good,
+        took_s=round(time.monotonic() - begin, 2),
+        why_not=str(sender.failure_exception() or ""),
+    )
+
+
 def main() -> int:
     long = "--blocked-probe" in sys.argv[1:]
     moon = Mooncake()
@@ -258,6 +272,7 @@ def main() -> int:
             manager = KVManager(moon, "prefill", pools.layout, foreign=foreign, **options)
             for one in (decode, other):
                 one.manager = manager
+                another_manager(one, report)
         killed(decode, other, report)
         other.peer.kill()
     print(json.dumps(report.rows, indent=1))
