@@ -222,6 +222,14 @@ class KvmendKVManager(CommonKVManager):
         self.prefill_info_table[bootstrap_addr] = info
         return True
 
+    def should_verify_kv_checksum(self, bootstrap_addr: str) -> bool:
+        """Not where a prefill rank has digested other bytes than this rank receives."""
+        info = self.prefill_info_table.get(bootstrap_addr)
+        if info is None:
+            return False
+        ours = (self.attn_tp_size, self.pp_size)
+        return (info.attn_tp_size, info.pp_size) == ours and info.attn_cp_size == 1
+
     # --------------------------------------------------------------------------------------- status
 
     def attach(self, room: int, end: Room) -> None:
