@@ -24,7 +24,7 @@ NEEDED = {"output_ids", "bootstrap_room"}
 #: Without these a decode that has them would go on wrongly.
 NEEDED_BY_DECODE = {"output_dsa_topk_indices"}
 
-#: Address -> (name, dtype). A process has one or two sets of buffers, which live as long as it does.
+#: Address -> (name, dtype). A process has one or two sets of buffers, for as long as it lives.
 _names: dict[int, tuple[str, str]] = {}
 
 
@@ -52,7 +52,7 @@ def watch(utils: Any) -> None:
 
 
 def aux_fields_of(addresses: Sequence[int], *, decode: bool) -> list[KVField]:
-    """One field per buffer, its whole row; none where SGLang's names aren't known, all or nothing."""
+    """One field per buffer, its whole row; none at all where a name isn't known."""
     found = [_names.get(int(address)) for address in addresses]
     fields = []
     for buffer, one in enumerate(found):

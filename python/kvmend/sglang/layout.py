@@ -2,8 +2,9 @@
 
 Only prefill's KVArgs say how many KV heads there are. So decode's layout leaves the heads to
 prefill, whose plan finds out from the bytes of a page which of them a decode rank holds, replicated
-ones (more tensor ranks than heads) too. Where prefill doesn't say it either, a page is tokens x bytes
-of one token, which tensor ranks divide wherever the heads begin; replicated heads are refused then.
+ones (more tensor ranks than heads) too. Where prefill doesn't say it either, a page is tokens x
+bytes of one token, which tensor ranks divide wherever the heads begin; replicated heads are refused
+then.
 """
 
 from __future__ import annotations
