@@ -125,8 +125,8 @@ enum class KvShare : std::uint32_t {
 /// number of state pools (their order is the order of the state indices); at most 32 in all.
 struct KvLayout {
   std::uint32_t page_tokens = 0;  ///< tokens per page of the kKv component
-  std::uint32_t kv_heads = 0;     ///< of this rank; 0: not known, pages aren't divided
-  std::uint32_t head_dim = 0;
+  std::uint32_t kv_heads = 0;  ///< of this rank; 0, not known: prefill divides no pages, decode's
+  std::uint32_t head_dim = 0;  ///< are divided by prefill's heads, if their bytes come to that
   std::string element_order = "nhd";  ///< "nhd", "hnd", "opaque" (pages aren't divided)
   KvRank rank;
   std::vector<KvComponent> components;

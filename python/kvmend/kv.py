@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -255,9 +256,10 @@ class KVSender(_Room):
     def init(self, num_pages: int, aux_index: int | None = None) -> None:
         """Says how many pages all `send`s together will bring, and the row of the aux pool.
 
-        Raises InvalidArgumentError (called twice), OutOfRangeError (aux_index).
+        Raises InvalidArgumentError (called twice, no number), OutOfRangeError (aux_index).
         """
-        self._end.init(num_pages, aux_index)
+        row = None if aux_index is None else _number("aux_index", aux_index, 2**32)
+        self._end.init(_number("num_pages", num_pages, 2**32), row)
 
     def send(
         self,
@@ -274,7 +276,7 @@ class KVSender(_Room):
 
         With `ready` the pages aren't read before that gate is open; later chunks go past this one.
         """
-        self._end.send(_pages(pages), [list(indices) for indices in states], ready)
+        self._end.send(_pages(pages), _states(states), ready)
 
 
 class KVReceiver(_Room):
@@ -321,9 +323,9 @@ class KVReceiver(_Room):
         """
         self._end.send_metadata(
             _pages(pages),
-            aux_index,
-            [list(indices) for indices in states],
-            prefix_tokens,
+            None if aux_index is None else _number("aux_index", aux_index, 2**32),
+            _states(states),
+            _number("prefix_tokens", prefix_tokens, 2**32),
             _pages(device_pages),
         )
 
@@ -352,7 +354,19 @@ def _pages(pages: Pages) -> npt.NDArray[np.uint32]:
     return np.ascontiguousarray(array, dtype=np.uint32)
 
 
+def _states(states: Sequence[Sequence[int]]) -> list[list[int]]:
+    return [_pages(indices).tolist() for indices in states]
+
+
+def _number(name: str, value: int, end: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name}={value!r:.200} must be a whole number") from None
+    if not 0 <= number < end:
+        raise InvalidArgumentError(f"{name}={number} must be from 0 to 2**{end.bit_length() - 1} - 1")
+    return number
+
+
 def _room_number(room: int) -> int:
-    if not 0 <= room < 2**63:
-        raise InvalidArgumentError(f"room {room} must be from 0 to 2**63 - 1")
-    return room
+    return _number("room", room, 2**63)

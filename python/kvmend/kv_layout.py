@@ -199,9 +199,10 @@ class KVRank:
 class KVLayout:
     """The pools of one rank: exactly one KV component, at most one AUX, any state pools.
 
-    `kv_heads`: of this rank; 0: not known, pages are never divided. `total_kv_heads`: of the
-    model; 0: kv_heads * tp_size. Fewer than tp_size: ranks that follow each other hold the same
-    head; 1 for MLA.
+    `kv_heads`: of this rank; 0, not known: decode's pages are divided by prefill's heads, where
+    their bytes come to as many as its rank holds; prefill's pages are never divided.
+    `total_kv_heads`: of the model; 0: kv_heads * tp_size. Fewer than tp_size: ranks that follow
+    each other hold the same head; 1 for MLA.
     """
 
     components: Sequence[KVComponent]

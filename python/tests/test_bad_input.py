@@ -375,12 +375,18 @@ def test_page_indices_out_of_range_name_page_and_pool(pair: Pair) -> None:
         ([2**32 - 1], None, "OutOfRangeError", [str(2**32 - 1), "64"]),
         ([1], 8, "OutOfRangeError", ["8"]),
         ([3, 3], None, "InvalidArgumentError", ["3"]),
+        ([1], -1, "InvalidArgumentError", ["aux_index", "-1"]),
+        ([1], 1.5, "InvalidArgumentError", ["aux_index", "1.5"]),
+        ([-1], None, "InvalidArgumentError", ["-1"]),
     ):
         name, text = pair.peer.get("attempt(pages, aux)", pages=pages, aux=aux)
         assert name == kind and all(word in text for word in words), text
     sender = KVSender(pair.manager, 2)
     with pytest.raises(kvmend.OutOfRangeError, match="8"):
         sender.init(2, aux_index=8)
+    for pages in (-1, 2**32, "2"):
+        with pytest.raises(kvmend.InvalidArgumentError, match=f"num_pages=.*{pages}"):
+            sender.init(pages)  # type: ignore[arg-type]
     sender.init(2)
     with pytest.raises(kvmend.OutOfRangeError, match=r"64"):
         sender.send([64])
@@ -414,8 +420,13 @@ def test_a_receiver_of_an_unknown_prefill_ends_in_bounded_time(pair: Pair) -> No
 
 
 def test_a_malformed_room_or_role_is_refused_at_once(pair: Pair) -> None:
-    for room in (-1, 2**63):
-        with pytest.raises(kvmend.InvalidArgumentError, match=str(room)):
-            KVReceiver(pair.manager, "127.0.0.1:1", room)
+    for room in (-1, 2**63, 1.5, "seven"):
+        with pytest.raises(kvmend.InvalidArgumentError, match=f"room=.*{room}"):
+            KVReceiver(pair.manager, "127.0.0.1:1", room)  # type: ignore[arg-type]
+    receiver = KVReceiver(pair.manager, "127.0.0.1:1", 7)
+    with pytest.raises(kvmend.InvalidArgumentError, match="prefix_tokens=-1"):
+        receiver.send_metadata([1], prefix_tokens=-1)
+    with pytest.raises(kvmend.InvalidArgumentError, match="-4"):
+        receiver.send_metadata([1], states=[[-4]])
     with pytest.raises(kvmend.InvalidArgumentError, match="'router'"):
         kvmend.KVManager(pair.engine, "router", pair.pools.layout)

@@ -62,6 +62,9 @@ class EngineCore::Router final : public session::AcceptorEvents, public session:
     if (metrics_ != nullptr) metrics_->on_peer_died(session_id, incarnation);
     for (CoreObserver* observer : core_.observers_) observer->on_peer_died(session_id, incarnation);
   }
+  void on_refused(const std::string& session_id) override {
+    for (CoreObserver* observer : core_.observers_) observer->on_refused(session_id);
+  }
   void on_transfer_done(const session::TransferState& transfer, const Status& result,
                         Time now) override {
     ++(result.is_ok() ? core_.stats_.transfers_ok : core_.stats_.transfers_failed);

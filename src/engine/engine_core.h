@@ -39,6 +39,8 @@ class CoreObserver {
                                    Incarnation now) = 0;
   /// The process that was `incarnation` has died, by the kernel's word (peers of this host only).
   virtual void on_peer_died(const std::string& /*session_id*/, Incarnation /*incarnation*/) {}
+  /// The host of a failed session refuses connections from now on.
+  virtual void on_refused(const std::string& /*session_id*/) {}
   /// The session's state changed ("failed" and "probing" mean blacklisted).
   virtual void on_session_state(const std::string& session_id, std::string_view from,
                                 std::string_view to, const Status& cause) = 0;

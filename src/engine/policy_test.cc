@@ -81,6 +81,55 @@ TEST_F(Policy, ParkMaxEndsTheWaitBeforeTheDeadline) {
     EXPECT_EQ(flight->code(), Code::kSessionFailed) << flight->text();
 }
 
+// A peer that falls silent is given time; once its host refuses connections its process is gone,
+// and what waits already need not wait longer than what comes from then on.
+TEST_F(Policy, NewsThatThePeerIsGoneShortensTheWaitOfWhatIsParkedAlready) {
+  engines_.options().recovery.park_max = 20s;
+  engines_.options().recovery.refused_park_max = 500ms;
+  start();
+  cut();
+  const FlightPtr victim = write(60s);
+  ASSERT_TRUE(until_state("failed", 10s));
+  const FlightPtr parked = write(60s);
+  const FlightPtr shorter = write(300ms);
+  engines_.run_for(200ms);
+  const Address gone = b_->core().address();
+  engines_.kill(1);
+  engines_.world().network().clear_all_faults();
+  const Time killed = now();
+  ASSERT_TRUE(engines_.finish({victim, parked, shorter}, 10s));
+  for (const FlightPtr& flight : {victim, parked}) {
+    EXPECT_EQ(flight->code(), Code::kSessionFailed) << flight->text();
+    EXPECT_GE(flight->ended_at - killed, 500ms);
+    EXPECT_LE(flight->ended_at - killed, 2s) << "a probe that waits there, then the refusal";
+  }
+  EXPECT_LE(shorter->ended_at - killed, 120ms) << "never longer than it had";
+  const FlightPtr next =
+      a_->submit_to(gone, Opcode::kWrite, {{a_->at(0), 0, 64}}, {.deadline = 60s});
+  const Time asked = now();
+  ASSERT_TRUE(engines_.finish({next}, 10s));
+  EXPECT_LE(next->ended_at - asked, 520ms) << next->text();
+}
+
+// A relapse of the trial gives no second wait.
+TEST_F(Policy, ARelapseDoesntLengthenTheWait) {
+  engines_.options().recovery.park_max = 8s;
+  start();
+  cut();
+  const FlightPtr victim = write(60s);
+  ASSERT_TRUE(until_state("failed", 10s));
+  const Time failed = now();
+  std::vector<FlightPtr> parked;
+  for (int i = 0; i < 64; ++i) parked.push_back(write(60s));
+  engines_.run_for(4s);
+  engines_.world().network().clear_all_faults();
+  ASSERT_TRUE(until_state("probing", 3s));
+  cut();
+  ASSERT_TRUE(until_state("failed", 10s));
+  engines_.run_until([&] { return parked.back()->done(); }, 60s);
+  EXPECT_LE(parked.back()->ended_at - failed, 8020ms) << parked.back()->text();
+}
+
 // Switched off, nothing is probed, and no amount of time lifts a blacklist; the peer's hello does.
 TEST_F(Policy, WithoutProbesThePeersHelloLiftsABlacklist) {
   engines_.options().recovery.probe = false;

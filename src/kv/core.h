@@ -47,6 +47,9 @@ class Core : private PortObserver {
   void on_session_usable(const std::string& session_id) override {
     if (role_) role_->on_session_usable(session_id);
   }
+  void on_session_refused(const std::string& session_id) override {
+    if (role_) role_->on_session_refused(session_id);
+  }
   void on_shutdown(const Status& why) override { close(why); }
   void on_peer_died(const std::string& session_id, Incarnation incarnation) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) override;

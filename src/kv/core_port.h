@@ -50,6 +50,9 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
   void on_peer_died(const std::string& session_id, Incarnation incarnation) override {
     observer_->on_peer_died(session_id, incarnation);
   }
+  void on_refused(const std::string& session_id) override {
+    observer_->on_session_refused(session_id);
+  }
   void on_session_state(const std::string& session_id, std::string_view from, std::string_view to,
                         const Status& cause) override;
   void on_shutdown(const Status& why) override;

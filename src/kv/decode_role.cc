@@ -247,6 +247,10 @@ void DecodeRole::on_session_usable(const std::string& session_id) {
   for (const auto& room : all_rooms()) room->on_session_usable(session_id);
 }
 
+void DecodeRole::on_session_refused(const std::string& session_id) {
+  for (const auto& room : all_rooms()) room->on_session_refused(session_id);
+}
+
 void DecodeRole::close(const Status& why) {
   for (const auto& room : all_rooms()) room->fail(why);
   notices_.clear();

@@ -37,6 +37,7 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   void on_peer_died(const std::string& session_id, Incarnation dead) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) override;
   void on_session_usable(const std::string& session_id) override;
+  void on_session_refused(const std::string& session_id) override;
   void close(const Status& why) override;
   void finish_close() override { holds_.close(); }
 

@@ -127,6 +127,7 @@ bool DecodeRoom::pair_is_down(const Writer& writer) {
       fail(std::move(blacklisted->reason));
       return true;
     }
+    pair_waits_ = true;
     pair_wait_until_ = std::min(pair_wait_until_, blacklisted->park_until);
     if (&one == &writer) return false;
     waits = true;
@@ -140,9 +141,19 @@ void DecodeRoom::on_session_usable(const std::string& session_id) {
         return writer.peer.session_id == session_id;
       }))
     return;
-  pair_wait_until_ = kForever;  // of those that are down still, the next look says it
+  pair_waits_ = false;  // of those that are down still, the next look says it
+  pair_wait_until_ = kForever;
   for (Writer& writer : writers_)
     if (!writer.announced) announce(writer);
+  arm();
+}
+
+void DecodeRoom::on_session_refused(const std::string& session_id) {
+  if (over_ || !pair_waits_) return;  // what is under way may still arrive
+  for (const Writer& writer : writers_)
+    if (writer.peer.session_id == session_id && !writer.done)
+      if (const auto blacklisted = down(writer))
+        pair_wait_until_ = std::min(pair_wait_until_, blacklisted->park_until);
   arm();
 }
 

@@ -49,6 +49,7 @@ class DecodeRoom final : public RoomBase {
   void on_abort(const Peer& from, const wire::KvRoomAbort& message);
   void on_peer_incarnation(const std::string& session_id, Incarnation now);
   void on_session_usable(const std::string& session_id);
+  void on_session_refused(const std::string& session_id);
   void fail(Status why) override;
 
   [[nodiscard]] std::uint32_t attempt() const { return attempt_; }
@@ -105,6 +106,7 @@ class DecodeRoom final : public RoomBase {
   std::shared_ptr<const CoverageSum> coverage_;  ///< once all are registered
   std::vector<std::uint64_t> declared_;          ///< bytes per component, over all writers
   std::optional<std::uint32_t> source_pages_;    ///< of the kv pool at prefill, as declared
+  bool pair_waits_ = false;                      ///< it began while the session to a rank was down
   Time pair_wait_until_ = kForever;  ///< how long it may wait for a writer's blacklisted session
   bool over_ = false;
 };

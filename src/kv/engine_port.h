@@ -42,6 +42,9 @@ class PortObserver {
   virtual void on_peer_died(const std::string& session_id, Incarnation incarnation) = 0;
   /// The session takes traffic again, if only on trial: rooms that waited for it go on.
   virtual void on_session_usable(const std::string& /*session_id*/) {}
+  /// The host of a blacklisted session refuses connections from now on: who waits for it may have
+  /// less time left (`Blacklisted::park_until`).
+  virtual void on_session_refused(const std::string& /*session_id*/) {}
   /// The engine goes down; messages can still be sent, but nothing is called afterwards.
   virtual void on_shutdown(const Status& why) = 0;
   /// The grant has ended by its time; `landed`: bytes, by then.

@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "session/transfer_state.h"
 
 namespace kvmend::kv {
 
@@ -140,10 +141,12 @@ WriteId ForeignPort::write(Write write) {
     Status why(Code::kPeerRestarted, Origin::kPeer,
                fmt::format("peer restarted: the process at {} hasn't registered its engine",
                            write.peer.to_string()));
+    if (write.group) write.group->ended = why;
     refuse(std::move(write), std::move(why));
     return id;
   }
   const std::string session = to->session;
+  if (write.group) groups_[write.group.get()].push_back(id);
   running_.emplace(id, Running{.write = std::move(write), .session = session});
   lanes_[session].waiting.push_back(id);
   blacklist_.on_demand(session, loop().now());
@@ -156,17 +159,71 @@ void ForeignPort::pump(const std::string& session) {
   const auto lane = lanes_.find(session);
   if (lane == lanes_.end()) return;
   Lane& to = lane->second;
-  const std::uint32_t limit = blacklist_.on_trial(session) ? 1 : config::kForeignCallsPerSession;
-  while (!to.waiting.empty() && to.calls < limit && !blacklist_.blacklisted(session)) {
+  while (!to.waiting.empty() && takes_one_more(session)) {
     const WriteId id = to.waiting.front();
     to.waiting.pop_front();
-    ++to.calls;
-    call(id, running_.at(id));
+    Running& running = running_.at(id);
+    if (running.write.group && !running.begun) {
+      begin_group(id);
+    } else {
+      call(id, running);
+    }
   }
   if (to.waiting.empty() && to.calls == 0) lanes_.erase(lane);
 }
 
+bool ForeignPort::takes_one_more(const std::string& session) const {
+  if (blacklist_.blacklisted(session)) return false;
+  const auto lane = lanes_.find(session);
+  const std::uint32_t calls = lane == lanes_.end() ? 0 : lane->second.calls;
+  return calls < (blacklist_.on_trial(session) ? 1 : config::kForeignCallsPerSession);
+}
+
+// The writes of a group begin together (case R11). While the session of one takes nothing, the
+// others stand aside, where they hold up nobody; that one stands in its session's queue, and tries
+// for all when its turn comes. `id` is in no queue here.
+void ForeignPort::begin_group(WriteId id) {
+  const session::TransferGroup* group = running_.at(id).write.group.get();
+  std::vector<WriteId>& waiting = groups_.at(group);
+  const auto stuck = std::ranges::find_if(
+      waiting, [&](WriteId one) { return one != id && !takes_one_more(running_.at(one).session); });
+  if (group->ended || stuck != waiting.end()) {
+    running_.at(id).aside = true;
+    if (!group->ended) queue_again(*stuck);
+    return;
+  }
+  const std::vector<WriteId> members = std::move(waiting);
+  groups_.erase(group);
+  for (const WriteId one : members) {
+    Running& member = running_.at(one);
+    if (one != id && !std::exchange(member.aside, false))
+      std::erase(lanes_.at(member.session).waiting, one);
+    call(one, member);
+  }
+}
+
+void ForeignPort::queue_again(WriteId id) {
+  Running& running = running_.at(id);
+  if (std::exchange(running.aside, false)) lanes_[running.session].waiting.push_front(id);
+}
+
+// Of a group the others go on with what they wait for.
+void ForeignPort::leave_group(WriteId id, const session::TransferGroup* group) {
+  const auto at = groups_.find(group);
+  if (at == groups_.end()) return;
+  std::erase(at->second, id);
+  if (at->second.empty()) {
+    groups_.erase(at);
+    return;
+  }
+  const WriteId next = at->second.front();
+  queue_again(next);
+  loop().post(if_alive([this, session = running_.at(next).session] { pump(session); }));
+}
+
 void ForeignPort::call(WriteId id, Running& running) {
+  running.begun = true;
+  ++lanes_[running.session].calls;
   if (running.write.on_begun) std::exchange(running.write.on_begun, nullptr)();
   ForeignCall call{.session = running.session};
   std::uint64_t bytes = 0;
@@ -260,11 +317,11 @@ void ForeignPort::cancel(WriteId write, const Status& why) {
   if (at == running_.end()) return;
   Running cancelled = std::move(at->second);
   running_.erase(at);
-  Lane& lane = lanes_.at(cancelled.session);
+  if (cancelled.write.group && !cancelled.begun) leave_group(write, cancelled.write.group.get());
   if (cancelled.call == 0) {
-    std::erase(lane.waiting, write);
+    if (!cancelled.aside) std::erase(lanes_.at(cancelled.session).waiting, write);
   } else if (calls_->impl().withdraw(cancelled.call)) {
-    --lane.calls;
+    --lanes_.at(cancelled.session).calls;
     --stats_.calls_running;
   } else {
     mark_undrained(cancelled.write, false);  // a call that runs can't be taken back
@@ -295,7 +352,14 @@ void ForeignPort::probe_due() {
           });
     });
   }
+  pump_all();  // a session that nobody asked for is forgotten: what waits there may try
   arm();
+}
+
+void ForeignPort::pump_all() {
+  std::vector<std::string> sessions;
+  for (const auto& [session, lane] : lanes_) sessions.push_back(session);
+  for (const std::string& session : sessions) pump(session);
 }
 
 void ForeignPort::on_probed(const ForeignBlacklist::Probe& probe, int rc,

@@ -76,6 +76,8 @@ class ForeignPort final : public EnginePort, private PortObserver {
   struct Running {
     Write write;
     std::string session;     ///< of the foreign engine
+    bool begun = false;      ///< of a group all are, or none
+    bool aside = false;      ///< waits for another session of its group, beside its own's queue
     std::size_t next = 0;    ///< the first piece that no call has taken
     std::uint64_t skip = 0;  ///< bytes of it that calls have taken
     std::uint64_t call = 0;  ///< that runs or is queued for the foreign engine; 0: none
@@ -99,6 +101,9 @@ class ForeignPort final : public EnginePort, private PortObserver {
   void on_session_usable(const std::string& session_id) override {
     observer_->on_session_usable(session_id);
   }
+  void on_session_refused(const std::string& session_id) override {
+    observer_->on_session_refused(session_id);
+  }
   void on_peer_died(const std::string& session_id, Incarnation incarnation) override;
   void on_shutdown(const Status& why) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) override {
@@ -108,6 +113,11 @@ class ForeignPort final : public EnginePort, private PortObserver {
   [[nodiscard]] const DataPeer* data_peer(const Address& peer) const;
   void refuse(Write write, Status why);
   void pump(const std::string& session);
+  [[nodiscard]] bool takes_one_more(const std::string& session) const;
+  void pump_all();
+  void begin_group(WriteId id);
+  void queue_again(WriteId id);
+  void leave_group(WriteId id, const session::TransferGroup* group);
   void call(WriteId id, Running& running);
   void on_written(WriteId id, const std::string& session, const GrantOf& grant, int rc,
                   const std::string& error);
@@ -133,6 +143,8 @@ class ForeignPort final : public EnginePort, private PortObserver {
   std::map<std::string, DataPeer> peers_;  ///< by control session
   std::unordered_map<WriteId, Running> running_;
   std::map<std::string, Lane> lanes_;  ///< by data session; those with something in them
+  /// The writes of a group that hasn't begun. Each holds on to its group.
+  std::map<const session::TransferGroup*, std::vector<WriteId>> groups_;
   std::map<GrantOf, Undrained> undrained_;
   ForeignStats stats_;
   env::ScopedTimer timer_;

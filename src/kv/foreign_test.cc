@@ -1,6 +1,8 @@
 // Managers whose pages somebody else's engine moves. The test plays the threads that call it.
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "kv/fake_cluster.h"
 #include "kv/foreign_blacklist.h"
 #include "kv/foreign_port.h"
@@ -234,6 +236,26 @@ TEST_F(ForeignManager, WhatTheOtherEngineThrowsIsAReason) {
   EXPECT_TRUE(take(kProbe)) << "the probes go on";
 }
 
+// A session that nobody wanted for long is forgotten, and what waits there all the same may try.
+TEST_F(ForeignManager, WhatWaitsForAForgottenSessionTries) {
+  prefill_calls = std::make_shared<ForeignCalls>(
+      ForeignOptions{.session_id = "10.0.0.1:15001", .probes_enabled = false, .idle_timeout = 5s});
+  prefill->manager = open(*prefill, KvRole::kPrefill, prefill_calls);
+  KvReceiver lost_receiver(*decode->manager, kPrefillAt, RoomId(1));
+  announce(lost_receiver);
+  KvSender lost(*prefill->manager, RoomId(1));
+  send_all(lost);
+  for (auto call = take(); call; call = take()) finish(*call, -1);
+  KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
+  announce(receiver);
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  EXPECT_FALSE(take());
+  net.loop.advance(6s);
+  EXPECT_EQ(carry_out_all(), 2U);
+  EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
+}
+
 // A blocking probe holds nobody up: neither other sessions nor the end.
 TEST_F(ForeignManager, AProbeThatHangsDelaysNeitherOthersNorTheEnd) {
   const auto second_calls = calls_of("10.0.0.3:15003");
@@ -260,6 +282,105 @@ TEST_F(ForeignManager, AProbeThatHangsDelaysNeitherOthersNorTheEnd) {
   prefill->manager->teardown();
   EXPECT_TRUE(prefill_calls->closed());
   finish(*hanging, 0);  // nobody is told
+}
+
+// Case R11: of a request of two decode ranks nothing goes out while one of them is blacklisted.
+class ForeignPair : public ForeignManager {
+ protected:
+  void SetUp() override {
+    options.quarantine_share = 1;
+    ForeignManager::SetUp();
+    second.manager = open(second, KvRole::kDecode, second_calls);
+  }
+  void blacklist(Node& node, RoomId room) {
+    KvReceiver receiver(*node.manager, kPrefillAt, room);
+    announce(receiver);
+    KvSender sender(*prefill->manager, room);
+    send_all(sender);
+    for (auto call = take(); call; call = take()) finish(*call, -1);
+    EXPECT_EQ(sender.poll(), KvStatus::kFailed);
+  }
+
+  const std::shared_ptr<ForeignCalls> second_calls = calls_of("10.0.0.3:15003");
+  Node second{net, kOtherAt, KvRole::kDecode, 3};
+  const std::vector<KvSource> sources{{.session = kPrefillAt, .destinations = 2}};
+};
+
+TEST_F(ForeignPair, R11_TheWritesOfAChunkBeginTogether) {
+  blacklist(*decode, RoomId(1));
+  KvReceiver receiver(*decode->manager, sources, kRoom);
+  KvReceiver receiver2(*second.manager, sources, kRoom);
+  announce(receiver);
+  announce(receiver2);
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  EXPECT_FALSE(take()) << "the healthy rank's writes wait as well";
+
+  KvReceiver alone(*second.manager, kPrefillAt, RoomId(2));
+  announce(alone);
+  KvSender to_one(*prefill->manager, RoomId(2));
+  send_all(to_one);
+  EXPECT_EQ(carry_out_all(), 2U) << "and hold up nobody";
+  EXPECT_EQ(to_one.poll(), KvStatus::kSuccess) << why(to_one.failure());
+  to_one.clear();
+
+  net.loop.advance(1s);
+  finish(*take(kProbe), 0);
+  std::set<std::string> sessions;
+  std::vector<ForeignCall> first;
+  while (auto call = take()) {
+    sessions.insert(call->session);
+    first.push_back(*call);
+  }
+  EXPECT_EQ(first.size(), 2U) << "one chunk while on trial";
+  EXPECT_EQ(sessions, (std::set<std::string>{"10.0.0.2:15002", "10.0.0.3:15003"}));
+  for (const ForeignCall& call : first) {
+    carry_out(call);
+    finish(call, 0);
+  }
+  carry_out_all();
+  EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
+  EXPECT_EQ(receiver2.poll(), KvStatus::kSuccess) << why(receiver2.failure());
+  expect_landed();
+}
+
+TEST_F(ForeignPair, R11_IfOneEndsBeforeTheyBeganAllDoWithItsReason) {
+  blacklist(*decode, RoomId(1));
+  KvReceiver receiver(*decode->manager, sources, kRoom);
+  KvReceiver receiver2(*second.manager, sources, kRoom);
+  announce(receiver);
+  announce(receiver2);
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  net.loop.settle();
+  receiver.abort("enough");
+  EXPECT_FALSE(take());
+  for (const Status& why_it_failed : {sender.failure(), receiver2.failure()})
+    EXPECT_THAT(why(why_it_failed), HasSubstr("enough"));
+  EXPECT_TRUE(receiver2.pages_released()) << "nothing was ever written";
+  net.loop.advance(1s);
+  finish(*take(kProbe), 0);
+  EXPECT_FALSE(take()) << "nothing is left behind";
+}
+
+TEST_F(ForeignPair, R11_BothBlacklistedEachIsWaitedFor) {
+  blacklist(*decode, RoomId(1));
+  blacklist(second, RoomId(2));
+  KvReceiver receiver(*decode->manager, sources, kRoom);
+  KvReceiver receiver2(*second.manager, sources, kRoom);
+  announce(receiver);
+  announce(receiver2);
+  KvSender sender(*prefill->manager, kRoom);
+  send_all(sender);
+  net.loop.advance(1s);
+  const auto one = take(kProbe);
+  const auto other = take(kProbe);
+  ASSERT_TRUE(one && other);
+  finish(*one, 0);
+  EXPECT_FALSE(take());
+  finish(*other, 0);
+  EXPECT_EQ(carry_out_all(), 4U);
+  EXPECT_EQ(sender.poll(), KvStatus::kSuccess) << why(sender.failure());
 }
 
 // The room ends at once; what it covered is drained when the call returns well, else not.

@@ -171,6 +171,24 @@ TEST_F(PairAtDecode, R11_ItWaitsNoLongerThanParkMaxAndNamesTheRank) {
   EXPECT_EQ(told[kPrefillAt], 0);
 }
 
+// The process is gone: what waits already need not wait longer than what begins from then on.
+TEST_F(PairAtDecode, NewsThatTheRankIsGoneShortensTheWait) {
+  KvReceiver running(*decode->manager, {kPrefillAt, kOtherAt}, RoomId(2));
+  announce(running);
+  net.loop.settle();
+  lose_second(false);
+  KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);
+  announce(receiver);
+  net.loop.advance(1s);
+  lose_second(false, net.loop.now() + 500ms);
+  decode->engine.observer->on_session_refused(kOtherAt);
+  net.loop.advance(400ms);
+  EXPECT_EQ(receiver.poll(), KvStatus::kWaitingForInput);
+  net.loop.advance(200ms);
+  EXPECT_EQ(receiver.failure().code(), Code::kSessionFailed);
+  EXPECT_NE(running.poll(), KvStatus::kFailed) << "its pages may be on their way";
+}
+
 TEST_F(PairAtDecode, R11_AtItsDeadlineTheReasonNamesTheRank) {
   lose_second(false);
   KvReceiver receiver(*decode->manager, {kPrefillAt, kOtherAt}, kRoom);

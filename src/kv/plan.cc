@@ -45,6 +45,27 @@ struct End {
   [[nodiscard]] std::uint64_t elements() const { return std::uint64_t{shape.rows} * shape.columns; }
 };
 
+/// Decode may not know how many heads there are (SGLang's doesn't say it): then its pages are
+/// described by prefill's heads, and their bytes must come to the heads that its rank would hold.
+bool lacks_heads(const wire::KvLayout& layout) {
+  return layout.kv_heads == 0 && (layout.element_order == "nhd" || layout.element_order == "hnd");
+}
+
+void take_heads(const End& from, End& to) {
+  const auto pool = static_cast<KvPool>(to.component.kind);
+  const std::uint64_t elements = from.elements();
+  const bool known = from.shape.total_columns != 0 && from.bytes % elements == 0;
+  if (!lacks_heads(to.layout) || !to.component.shapes.empty() || !known || from.bytes == 0 ||
+      (!is_kv(pool) && pool != KvPool::kSwa))
+    return;
+  const std::uint64_t row = std::uint64_t{to.layout.page_tokens} * (from.bytes / elements);
+  if (to.bytes % row != 0 || to.bytes / row > wire::kMaxKvColumns) return;
+  to.shape = {.rows = to.layout.page_tokens,
+              .columns = static_cast<std::uint32_t>(to.bytes / row),
+              .total_columns = from.shape.total_columns,
+              .columns_first = to.layout.element_order == "hnd"};
+}
+
 /// Fills the component maps of one plan; collects what can't be mapped.
 class Planner {
  public:
@@ -121,7 +142,8 @@ void Planner::compare_page_sizes() {
 void Planner::compare_layouts() {
   differences_.compare("layout version", source_.version, destination_.version);
   compare_page_sizes();
-  differences_.compare("kv_heads of all ranks", total_heads(source_), total_heads(destination_));
+  if (!lacks_heads(destination_) || destination_.total_kv_heads != 0)
+    differences_.compare("kv_heads of all ranks", total_heads(source_), total_heads(destination_));
   differences_.compare("head_dim", source_.head_dim, destination_.head_dim);
   if (undivided(source_.element_order) || undivided(destination_.element_order))
     differences_.compare("element_order", source_.element_order, destination_.element_order);
@@ -192,7 +214,8 @@ void Planner::map_component(std::uint32_t index, const ComponentPair& pair, Comp
   map.buffers.reserve(pair.buffers.size());
   for (const BufferPair& buffers : pair.buffers) {
     const End from(source_, source_.components[*pair.source_component], buffers.source);
-    const End into(destination_, to, buffers.destination);
+    End into(destination_, to, buffers.destination);
+    take_heads(from, into);
     if (from.bytes == 0 && into.bytes != 0) map.coverage.elided.push_back(buffers.destination);
     if (from.bytes == 0 || into.bytes == 0) continue;
     // The others say the same.

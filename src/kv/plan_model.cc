@@ -137,14 +137,16 @@ ModelRank make_prefill_rank(const PlanModel& model, const KvServer& at, std::uin
 ModelRank make_decode_rank(const PlanModel& model, const KvRank& at) {
   ModelRank rank;
   rank.layout.page_tokens = model.decode_tokens;
-  rank.layout.total_kv_heads = model.heads;
   rank.layout.head_dim = model.unit;
   rank.layout.element_order = model.destination_order;
   rank.layout.rank = at;
   const bool hnd = model.destination_order == "hnd";
   const std::vector<std::uint32_t> heads = held_columns(model.heads, at.tp_rank, at.tp_size);
   const auto columns = static_cast<std::uint32_t>(heads.size());
-  rank.layout.kv_heads = columns;
+  if (model.decode_knows_heads) {
+    rank.layout.kv_heads = columns;
+    rank.layout.total_kv_heads = model.heads;
+  }
   const auto has = [&](const PlanModel::Layer& layer) {
     return at.pp_size == 1 || layer.stage == at.pp_rank;
   };
@@ -153,12 +155,11 @@ ModelRank make_decode_rank(const PlanModel& model, const KvRank& at) {
         .rows = rows, .columns = columns, .total_columns = model.heads, .columns_first = hnd};
   };
   const auto add_cache = [&](KvPool pool, bool device, const std::vector<std::uint32_t>& pages) {
+    KvComponent cache{.pool = pool, .dtype = "bf16", .items = PlanModel::kItems};
     // Shape 1: draft layers, whose pages hold the tokens of all ranks.
-    rank.add_component(
-        {.pool = pool,
-         .dtype = "bf16",
-         .items = PlanModel::kItems,
-         .shapes = {shape(model.decode_tokens), shape(model.decode_tokens * at.dcp_size)}});
+    if (model.decode_knows_heads)
+      cache.shapes = {shape(model.decode_tokens), shape(model.decode_tokens * at.dcp_size)};
+    rank.add_component(std::move(cache));
     for (std::uint32_t half = 0; half < model.halves; ++half)
       for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
         const PlanModel::Layer& layer = model.layers[l];
@@ -167,8 +168,8 @@ ModelRank make_decode_rank(const PlanModel& model, const KvRank& at) {
             layer.draft ? model.decode_tokens * at.dcp_size : model.decode_tokens;
         const ModelPage page{rows, heads, model.unit, hnd};
         const bool none = layer.elided_destination;
-        rank.add_buffer(none ? 0 : page.bytes(), PlanModel::kItems, layer.id, layer.draft ? 1 : 0,
-                        layer.only_decode);
+        rank.add_buffer(none ? 0 : page.bytes(), PlanModel::kItems, layer.id,
+                        layer.draft && model.decode_knows_heads ? 1 : 0, layer.only_decode);
         if (none || layer.only_decode || layer.elided_source) continue;
         for (std::uint32_t q = 0; q < pages.size(); ++q)
           for (std::uint64_t b = 0; b < page.bytes(); ++b) {

@@ -64,6 +64,7 @@ struct PlanModel {
   std::uint32_t prefill_dcp = 1;  ///< or the same: then ranks of equal numbers meet
   std::string source_order = "nhd";
   std::string destination_order = "nhd";
+  bool decode_knows_heads = true;
 
   std::uint32_t room_pages = 0;
   std::vector<std::uint32_t> source_pages;  ///< logical

@@ -69,6 +69,7 @@ void choose_topology(PlanModel& model) {
     model.heads = 1;
   }
   top.total_kv_heads = model.heads;
+  model.decode_knows_heads = model.decode_dcp > 1 || chance(75);
 }
 
 void choose_layers(PlanModel& model) {

@@ -145,6 +145,34 @@ TEST(Layout, I6_RanksThatDontMeetAreRefused) {
   EXPECT_THAT(refusal(dealt, to), HasSubstr("kv item_len of buffer 0 192 here, 192 there"));
 }
 
+// A serving system whose decode doesn't say how many heads it has: prefill's count, and the bytes
+// must come to what the rank would hold (plan_property_test.cc: which byte goes where).
+TEST(Layout, I6_DecodeMayLeaveTheHeadsToPrefill) {
+  std::byte memory{};
+  const auto layout = [&](std::uint32_t heads, std::uint32_t total, const KvRank& rank,
+                          std::uint64_t bytes) {
+    return KvLayout{.page_tokens = 4,
+                    .kv_heads = heads,
+                    .rank = rank,
+                    .components = {{.items = 10, .buffers = {{&memory, bytes}}}},
+                    .total_kv_heads = total};
+  };
+  const auto prefill = layout(1, 2, {.tp_rank = 1, .tp_size = 4}, 4 * 8);
+  const auto refusal = [&](const KvLayout& there) {
+    return check_mappable(prefill, describe(there, {})).detail();
+  };
+  EXPECT_THAT(refusal(layout(0, 0, {.tp_size = 2}, 4 * 8)), testing::IsEmpty());
+  EXPECT_THAT(refusal(layout(0, 0, {.tp_size = 1}, 4 * 16)), testing::IsEmpty());
+  EXPECT_THAT(refusal(layout(0, 0, {.tp_size = 1}, 4 * 8)),
+              HasSubstr("32 (4 rows x 1 of 2 columns) here, 32 (4 rows x 1 of 2 columns) there"));
+  EXPECT_THAT(refusal(layout(0, 0, {.tp_size = 1}, 4 * 12)), HasSubstr("32"));
+  EXPECT_THAT(refusal(layout(0, 4, {.tp_size = 2}, 4 * 8)),
+              HasSubstr("kv_heads of all ranks 2 here, 4 there"));
+  KvLayout opaque = layout(0, 0, {.tp_size = 2}, 4 * 8);
+  opaque.element_order = "opaque";
+  EXPECT_THAT(refusal(opaque), HasSubstr("element_order nhd here, opaque there"));
+}
+
 TEST(Layout, RefusesWhatCantBe) {
   std::byte memory{};
   const KvLayout good{.page_tokens = 64,

@@ -73,6 +73,8 @@ class Role {
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) = 0;
   /// The session isn't `failed` any more.
   virtual void on_session_usable(const std::string& /*session_id*/) {}
+  /// It is, and its host refuses connections from now on.
+  virtual void on_session_refused(const std::string& /*session_id*/) {}
   /// Ends every room with `why` and tells the peers.
   virtual void close(const Status& why) = 0;
   /// Called after `close`, once the pools are deregistered: nothing touches them any more, so rooms

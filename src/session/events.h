@@ -23,6 +23,8 @@ class SessionEvents {
                                    Incarnation /*now*/) {}
   /// The process that answered there as `incarnation` has died: proven, not guessed.
   virtual void on_peer_died(const std::string& /*session_id*/, Incarnation /*incarnation*/) {}
+  /// The host of a failed session refuses connections from now on: its process is gone.
+  virtual void on_refused(const std::string& /*session_id*/) {}
   virtual void on_transfer_done(const TransferState& /*transfer*/, const Status& /*result*/,
                                 Time /*now*/) {}
   virtual void on_chunk_retry(const std::string& /*session_id*/) {}

@@ -327,9 +327,14 @@ void Session::probe_done(Probe* probe, const ProbeResult& result) {
                 result.status.to_string());
   const Time now = host_.loop.now();
   if (!result.status.is_ok()) note_problem(result.status);
+  const bool refused_before = health_.last_cause().code() == Code::kConnectionRefused;
   apply(result.status.is_ok() ? health_.on_probe_passed(started, result.incarnation, now)
                               : health_.on_probe_failed(started, result.status, now),
         result.status);
+  const bool refused = health_.last_cause().code() == Code::kConnectionRefused;
+  if (!refused || refused_before || health_.state() != State::kFailed) return;
+  limit_parking();
+  host_.events.on_refused(id_);
 }
 
 // ----------------------------------------------------------------------------------- peer's news

@@ -181,6 +181,7 @@ class Session final : private EpochEvents {
   void cancel_probes();
   [[nodiscard]] bool puts_probe_off(Time now) const;
   void unadmit_all();
+  void limit_parking();
   void probe_done(Probe* probe, const ProbeResult& result);
 
   void schedule_pump();

@@ -92,7 +92,6 @@ void Session::enqueue(const TransferPtr& transfer, bool front) {
 }
 
 void Session::unadmit_all() {
-  const Time now = host_.loop.now();
   // They wait for this one too now, which must try them when it can.
   while (!pair_parked_.empty()) unpark_for_pair(pair_parked_.front());
   for (const auto& [id, transfer] : transfers_) {
@@ -102,11 +101,20 @@ void Session::unadmit_all() {
     health_.release(transfer->ticket);
     transfer->ticket = {};
   }
+  limit_parking();
+}
+
+// What is known of a blacklisted peer now may shorten the wait of what is parked already; neither
+// that nor a relapse lengthens it.
+void Session::limit_parking() {
   if (host_.health_options.park_max == Duration::max() &&
       host_.health_options.refused_park_max == Duration::max())
     return;
+  const Time now = host_.loop.now();
   for (const auto& [id, transfer] : transfers_)
-    index_deadline(transfer, health_.park_until(transfer->deadline, now));
+    if (!transfer->admitted)
+      index_deadline(transfer,
+                     std::min(transfer->expires, health_.park_until(transfer->deadline, now)));
 }
 
 void Session::update_parked() {

@@ -2,7 +2,8 @@
 
 Needs the wheel; `./dev sglang` runs it in its virtual environment. Two decode processes; this one is
 prefill. Every page and aux row is compared. Prints a line per case, then JSON; exits 1 when one
-didn't end as it should.
+didn't end as it should. `--blocked-probe`: also a probe that blocks for a minute, as Mooncake's does
+on a stopped process.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from kvmend.testing.pools import Pools
 moon = Mooncake()
 assert moon.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
 pools = Pools(**sizes)
-manager = KVManager(moon, "decode", pools.layout, foreign={"control": engine})
+manager = KVManager(moon, "decode", pools.layout, room_deadline=150.0,
+                    foreign={"control": engine})
 rooms = {}
 
 def receive(room, pages, aux):
@@ -178,7 +180,78 @@ def killed(decode: Decode, other: Decode, report: Report) -> None:
     follower.peer.kill()
 
 
+def blocked_probe(decode: Decode, other: Decode, report: Report) -> None:
+    """A stopped process's probe isn't interrupted: it blocks its thread until Mooncake gives up.
+    Meanwhile others are served, and when the process goes on it is, too."""
+    pages = list(range(32))
+    manager = decode.manager
+    room, later = decode.announce(pages), decode.announce([p + 64 for p in pages])
+    before = manager.foreign_stats()
+    decode.peer.stop()
+    failed = decode.send(room, pages).wait(60) == KVPoll.FAILED
+    parked = decode.send(later, pages)
+    wait_until(lambda: manager.foreign_stats().probes > before.probes, "a probe")
+    begin = time.monotonic()
+    slowest = 0.0
+    good = failed
+    # The next probe begins only when this one has returned.
+    while manager.foreign_stats().probes == before.probes + 1 and time.monotonic() - begin < 90:
+        asked = time.monotonic()
+        good &= other.send(other.announce(pages), pages).wait(60) == KVPoll.SUCCESS
+        slowest = max(slowest, time.monotonic() - asked)
+        time.sleep(0.5)
+    blocked = time.monotonic() - begin
+    good &= parked.poll() == KVPoll.TRANSFERRING
+    decode.peer.resume()
+    begin = time.monotonic()
+    good &= parked.wait(120) == KVPoll.SUCCESS and decode.same(pages, [p + 64 for p in pages])
+    took = time.monotonic() - begin
+    good &= manager.foreign_stats().recoveries == before.recoveries + 1
+    report.case(
+        "a probe that blocks",
+        good,
+        next_probe_after_s=round(blocked, 1),
+        another_decode_took_at_most_s=round(slowest, 3),
+        first_success_after_s=round(took, 2),
+        why_not=str(parked.failure_exception() or ""),
+    )
+
+
+def ended_while_blocked(decode: Decode, report: Report) -> None:
+    """The end of a manager whose probe blocks, and another one on the same engine afterwards."""
+    pages = list(range(32))
+    manager = decode.manager
+    room = decode.announce(pages)
+    before = manager.foreign_stats().probes
+    decode.peer.stop()
+    good = decode.send(room, pages).wait(60) == KVPoll.FAILED
+    wait_until(lambda: manager.foreign_stats().probes > before, "a probe")
+    time.sleep(1)
+    begin = time.monotonic()
+    manager.teardown()
+    torn_down = time.monotonic() - begin
+    decode.peer.resume()
+    report.case(
+        "ended while a probe blocks", good and torn_down < 5, teardown_s=round(torn_down, 3)
+    )
+
+
+def another_manager(decode: Decode, report: Report) -> None:
+    """On the same two engines, with what is left of the blocked probe: it knows of no blacklist."""
+    pages = list(range(32))
+    begin = time.monotonic()
+    sender = decode.send(decode.announce(pages), pages)
+    good = sender.wait(120) == KVPoll.SUCCESS and decode.same(pages, pages)
+    report.case(
+        "another manager afterwards",
+        good,
+        took_s=round(time.monotonic() - begin, 2),
+        why_not=str(sender.failure_exception() or ""),
+    )
+
+
 def main() -> int:
+    long = "--blocked-probe" in sys.argv[1:]
     moon = Mooncake()
     assert moon.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
     pools = Pools(**SIZES)
@@ -186,12 +259,20 @@ def main() -> int:
     report = Report()
     with TransferEngine() as control:
         foreign: ForeignOptions = {"control": control, "probe_interval": 0.2}
-        manager = KVManager(moon, "prefill", pools.layout, foreign=foreign, parked_share=1.0,
-                            parked_share_per_session=1.0, quarantine_share=1.0)  # fmt: skip
+        options: dict[str, Any] = {"parked_share": 1.0, "parked_share_per_session": 1.0,
+                                   "quarantine_share": 1.0, "room_deadline": 150.0}  # fmt: skip
+        manager = KVManager(moon, "prefill", pools.layout, foreign=foreign, **options)
         decode, other = Decode(manager, pools), Decode(manager, pools)
         plain(decode, report)
         in_one_call_too_many(decode, report)
         stopped(decode, other, report)
+        if long:
+            blocked_probe(decode, other, report)
+            ended_while_blocked(decode, report)
+            manager = KVManager(moon, "prefill", pools.layout, foreign=foreign, **options)
+            for one in (decode, other):
+                one.manager = manager
+                another_manager(one, report)
         killed(decode, other, report)
         other.peer.kill()
     print(json.dumps(report.rows, indent=1))

@@ -31,5 +31,7 @@ export PYTHONPATH="$ROOT/build/release/python"
 "$VENV/bin/python" tools/dev/sglang_mixed.py "$work"
 "$VENV/bin/python" tools/dev/sglang_aborts.py "$work"
 "$VENV/bin/python" tools/dev/sglang_unequal.py "$work"
+"$VENV/bin/python" tools/dev/sglang_bad_input.py "$work"
+"$VENV/bin/python" tools/dev/mooncake_api.py
 "$VENV/bin/python" tools/dev/foreign_mooncake.py
 exec "$VENV/bin/python" tools/dev/sglang_cases.py "$work" "$@"

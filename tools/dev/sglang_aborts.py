@@ -20,7 +20,9 @@ def abort_once(harness: Any, way: str) -> dict[str, Any]:
         decode = cluster.decodes[0]
         stream = harness.Stream(cluster, cluster.a)
         aborting: list[dict[str, Any]] = []
+        answered: list[dict[str, Any]] = []
         decode.sinks.append(lambda _, ev: aborting.append(ev) if ev["ev"] == "aborting" else None)
+        decode.sinks.append(lambda _, ev: answered.append(ev) if ev["ev"] == "env" else None)
 
         def ended(room: int, seconds: float) -> dict[str, Any]:
             end = time.monotonic() + seconds
@@ -36,9 +38,15 @@ def abort_once(harness: Any, way: str) -> dict[str, Any]:
         pages = cluster.a.pool_pages - 8
         cluster.prefill.send(op="start", room=room, n=pages)
         decode.send(op="start", room=room, n=pages)
+        asked = 0
         while not aborting and not stream.done(stream.reqs[room]):
             decode.send(op="abort", room=room)
-            time.sleep(0.002)
+            # Each abort is a generation of its own to SGLang's manager, and only the last one's
+            # acknowledgement counts: so never a second one before this one was looked at.
+            decode.send(op="env_timeouts")
+            asked += 1
+            while len(answered) < asked and not stream.done(stream.reqs[room]):
+                time.sleep(0.001)
         acknowledged = decode.wait("abort_acked", 40)["after_s"] if aborting else None
         request = ended(room, 20)
         following = ended(stream.issue(decode), 20)

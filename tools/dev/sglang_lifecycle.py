@@ -82,6 +82,10 @@ def main() -> int:
     assert decode.get_session_id() == session, "the engine outlives the role"
     assert decode.try_ensure_parallel_info(f"127.0.0.1:{port}")
     assert not decode.refusals
+    assert decode.should_verify_kv_checksum(f"127.0.0.1:{port}")
+    decode.attn_tp_size = 2  # each of two ranks gets a part of what prefill digested
+    assert not decode.should_verify_kv_checksum(f"127.0.0.1:{port}")
+    decode.attn_tp_size = 1
     receiver = ours.KVReceiver(decode, f"127.0.0.1:{port}", 9)
     receiver.init(0)
     assert receiver.poll() == poll.WaitingForInput

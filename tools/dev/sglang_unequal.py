@@ -36,12 +36,69 @@ CASES: dict[str, tuple[tuple[int, int, int, int, int], dict[str, Any], str]] = {
     "MLA, tp 1 to 2": ((1, 1, 2, 1, 1), {"mla": True}, ""),
     "MLA, pp 2 to 1": ((1, 2, 1, 1, 1), {"mla": True}, ""),
     "replicated heads, tp 2 to 2": ((2, 1, 2, 1, 1), {}, ""),
-    "replicated heads, tp 2 to 1": ((2, 1, 1, 1, 1), {}, "columns"),
-    "another element order, tp 2 to 1": ((2, 1, 1, 1, 4), {"order": "hnd"}, "is hnd"),
+    "MHA, tp 1 pp 2 to tp 2": ((1, 2, 2, 1, 4), {}, ""),
+    "replicated heads, tp 2 to 1": ((2, 1, 1, 1, 1), {}, ""),
+    "replicated heads, tp 1 to 2": ((1, 1, 2, 1, 1), {}, ""),
+    "GQA of 2 heads, tp 4 to 2": ((4, 1, 2, 1, 2), {}, ""),
+    "GQA of 2 heads, tp 2 to 4": ((2, 1, 4, 1, 2), {}, ""),
+    "GQA of 2 heads, tp 4 to 1": ((4, 1, 1, 1, 2), {}, ""),
+    "GQA of 1 head, tp 4 to 2": ((4, 1, 2, 1, 1), {}, ""),
+    "replicated heads, tp 2 pp 2 to tp 1": ((2, 2, 1, 1, 1), {}, ""),
+    "hnd, tp 2 to 1": ((2, 1, 1, 1, 4), {"hnd": ["prefill", "decode"]}, ""),
+    "hnd, tp 1 to 2": ((1, 1, 2, 1, 4), {"hnd": ["prefill", "decode"]}, ""),
+    "hnd to nhd, tp 1 to 1": ((1, 1, 1, 1, 4), {"hnd": ["prefill"]}, ""),
+    "hnd, GQA of 2 heads, tp 4 to 2": ((4, 1, 2, 1, 2), {"hnd": ["prefill", "decode"]}, ""),
+    "other metadata, tp 1 to 1": ((1, 1, 1, 1, 4), {"metadata": True}, ""),
+    "other metadata, tp 2 to 1": ((2, 1, 1, 1, 4), {"metadata": True}, ""),
+    "replicated heads that prefill doesn't tell": ((2, 1, 1, 1, 1), {"headless": True}, "columns"),
+    "another element order, tp 2 to 1": ((2, 1, 1, 1, 4), {"order": "vectorized_5d"},
+                                         "is vectorized_5d"),
 }  # fmt: skip
 ROOMS = 3
 #: Channels of [query | key | value] of the convolution state, over all ranks; rows of it.
 GROUPS, ROWS = [4, 4, 8], 3
+
+
+class Metadata:
+    """SGLang's own metadata buffers, with what only one side has: prefill sampling masks, decode a
+    checksum of the KV cache."""
+
+    PREFILL_ONLY = "output_token_sampling_mask_idx"
+    DECODE_ONLY = "kv_checksum"
+
+    def __init__(self, ns: Any, role: str) -> None:
+        import torch
+
+        os.environ["SGLANG_ENABLE_DISAGG_SAMPLING_MASK"] = str(int(role == "prefill"))
+        self.buffers = ns.utils.MetadataBuffers(
+            8, hidden_size=64, hidden_states_dtype=torch.float32, max_sampling_mask_tokens=32,
+            kv_checksum_enabled=role == "decode",
+        )  # fmt: skip
+        self.fields = {k: v for k, v in vars(self.buffers).items() if isinstance(v, torch.Tensor)}
+        assert (self.PREFILL_ONLY in self.fields) == (role == "prefill")
+        assert (self.DECODE_ONLY in self.fields) == (role == "decode")
+
+    def fill(self, row: int) -> None:
+        for n, name in enumerate(sorted(self.fields)):
+            self.fields[name][row] = n + len(name)
+
+    def wrong(self, row: int) -> str:
+        """`fill` numbers prefill's names, so theirs are known here."""
+        masks = ("len", "idx", "logprobs")
+        theirs = (self.fields.keys() - {self.DECODE_ONLY}) | {
+            "output_token_sampling_logprobs" if m == "logprobs" else f"output_token_sampling_mask_{m}"
+            for m in masks
+        }
+        found = []
+        for n, name in enumerate(sorted(theirs)):
+            if name not in self.fields:
+                continue
+            expected = n + len(name)
+            if not bool((self.fields[name][row] == expected).all()):
+                found.append(f"{name} {self.fields[name][row].flatten()[:4].tolist()}")
+        if bool(self.fields[self.DECODE_ONLY][row].any()):
+            found.append(f"{self.DECODE_ONLY} keeps an older request's")
+        return ", ".join(found)
 
 
 class Conv:
@@ -63,7 +120,9 @@ class Conv:
         return "" if (expected == self.memory).all() else f"state:\n{self.memory[row]}"
 
 
-def kv_args(ns: Any, pools: Any, conv: Conv | None, spec: dict[str, Any]) -> Any:
+def kv_args(
+    ns: Any, pools: Any, conv: Conv | None, metadata: Metadata | None, spec: dict[str, Any]
+) -> Any:
     k = ns.KVArgs()
     k.engine_rank, k.pp_rank, k.system_dp_rank = spec["tp_rank"], spec["pp_rank"], 0
     k.rust_http_port, k.ib_device, k.gpu_id = None, None, 0
@@ -72,9 +131,14 @@ def kv_args(ns: Any, pools: Any, conv: Conv | None, spec: dict[str, Any]) -> Any
     k.kv_data_lens = [one.nbytes for one in buffers]
     k.kv_item_lens = [one.nbytes // one.shape[0] for one in buffers]
     k.kv_layer_ids, k.kv_cache_dtype_str = [], "uint8"
-    k.kv_layout, k.swa_kv_cache_layout = spec.get("order"), None
+    k.kv_layout, k.swa_kv_cache_layout = None, spec.get("order")
+    if spec["role"] == "prefill" and not spec.get("headless"):  # decode's scheduler doesn't say it
+        k.kv_head_num, k.total_kv_head_num = len(pools.heads), spec["heads"]
     k.aux_data_ptrs, k.aux_data_lens = [pools.aux.ctypes.data], [pools.aux.nbytes]
     k.aux_item_lens = [pools.aux.nbytes // len(pools.aux)]
+    if metadata is not None:
+        infos = metadata.buffers.get_buf_infos()
+        k.aux_data_ptrs, k.aux_data_lens, k.aux_item_lens = infos
     k.page_size, k.num_draft_entries, k.is_hybrid_mla_backend = pools.page_tokens, 0, False
     k.prefill_start_layer, k.prefill_end_layer = pools.layers[0], pools.layers[-1] + 1
     k.mla_compression_ratios = None
@@ -131,13 +195,16 @@ class Rank:
         layers = range(spec["pp_rank"] * each, (spec["pp_rank"] + 1) * each)
         rank = KVRank(tp_rank=spec["tp_rank"], tp_size=spec["tp"])
         mla = bool(spec.get("mla"))
-        self.pools = RankPools(rank, heads=spec["heads"], layers=layers, halves=1 if mla else 2)
+        hnd = spec["role"] in spec.get("hnd", ())
+        self.pools = RankPools(rank, heads=spec["heads"], layers=layers, halves=1 if mla else 2,
+                               order="hnd" if hnd else "nhd")  # fmt: skip
+        self.metadata = Metadata(self.ns, spec["role"]) if spec.get("metadata") else None
         last_stage = spec["pp_rank"] + 1 == spec["pp"]
         mamba = spec.get("mamba") and last_stage
         self.conv = Conv(spec["tp_rank"], spec["tp"]) if mamba else None
         mode = self.ns.DisaggregationMode
         self.mgr = self.ns.MooncakeKVManager(
-            kv_args(self.ns, self.pools, self.conv, spec),
+            kv_args(self.ns, self.pools, self.conv, self.metadata, spec),
             mode.PREFILL if spec["role"] == "prefill" else mode.DECODE,
             type("ServerArgs", (), {"enable_pd_role_switch": False})(),
             is_mla_backend=mla,
@@ -158,6 +225,8 @@ class Rank:
         self.pools.fill(here)
         if self.conv is not None:
             self.conv.memory[room] = self.conv.content
+        if self.metadata is not None:
+            self.metadata.fill(1)
         sender = self.ns.MooncakeKVSender(self.mgr, self.spec["bootstrap"], room)
         if (error := self.wait(sender, self.ns.KVPoll.WaitingForInput)) is not None:
             return error
@@ -183,12 +252,19 @@ class Rank:
             return error
         if self.conv is not None:
             self.conv.memory[:] = 0
+        if self.metadata is not None:
+            for tensor in self.metadata.fields.values():
+                tensor[:] = 7  # an older request's
         state = [[5]] if self.conv is not None else None
         receiver.send_metadata(np.array(there, np.int32), 3, state, decode_prefix_len=0)
         if (error := self.wait(receiver, self.ns.KVPoll.Success)) is not None:
             return error
         receiver.clear()
-        wrong: str = self.pools.wrong(there, 3)
+        if self.metadata is not None:
+            self.pools.aux[3] = [11, 22, 33, 44]  # lies idle here
+            if wrong := self.metadata.wrong(3):
+                return wrong
+        wrong = self.pools.wrong(there, 3)
         return wrong or (self.conv.wrong(5) if self.conv is not None else "")
 
     def wait(self, end: Any, status: int) -> str | None:
@@ -209,6 +285,8 @@ class Rank:
 def start(work: str, spec: dict[str, Any]) -> subprocess.Popen[str]:
     environment = {**os.environ, **WAYS["backend"], "SGLANG_HOST_IP": "127.0.0.1",
                    "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "30", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    if spec["role"] in spec.get("hnd", ()):
+        environment["SGLANG_USE_HND_KVCACHE"] = "1"
     command = [sys.executable, __file__, work, json.dumps(spec)]
     if spec["role"] == "bootstrap":
         command = [sys.executable, os.path.join(work, "worker.py"), "--role", "bootstrap",

@@ -19,6 +19,7 @@ __all__ = [
     "KvmendKVManager",
     "KvmendKVReceiver",
     "KvmendKVSender",
+    "watch_metadata",
 ]
 
 _MODULES = {
@@ -29,9 +30,17 @@ _MODULES = {
 }
 
 
+def watch_metadata() -> None:
+    """Lets the backend know SGLang's metadata buffers by name. Idempotent; needs SGLang."""
+    from .aux_fields import watch
+
+    watch(importlib.import_module("sglang.srt.disaggregation.utils"))
+
+
 def __getattr__(name: str) -> Any:
     """Imports SGLang's classes only when one of ours is asked for."""
     full = name if name in _MODULES else f"Kvmend{name}"
     if full not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    watch_metadata()
     return getattr(importlib.import_module(f".{_MODULES[full]}", __name__), full)

@@ -1,21 +1,26 @@
 """SGLang's KVArgs as the layout of kvmend's KV manager. Needs no SGLang: it reads attributes.
 
-Decode's KVArgs don't say how many heads a page has. So a page is told as tokens x bytes of one
-token: tensor ranks divide those bytes, wherever the heads begin. That holds unless heads are
-replicated (more tensor ranks than KV heads); then the bytes of all ranks don't add up to the same on
-both sides, and unequal sizes are refused.
+Only prefill's KVArgs say how many KV heads there are. So decode's layout leaves the heads to
+prefill, whose plan finds out from the bytes of a page which of them a decode rank holds, replicated
+ones (more tensor ranks than heads) too. Where prefill doesn't say it either, a page is tokens x
+bytes of one token, which tensor ranks divide wherever the heads begin; replicated heads are refused
+then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..kv_layout import KVComponent, KVLayout, KVPool, KVRank, KVShape
+from ..kv_layout import KVComponent, KVField, KVLayout, KVPool, KVRank, KVShape
+from .aux_fields import VERSION, AuxRows, aux_fields_of
 
 __all__ = ["Layout", "layout_of"]
+
+#: Of KV pages; with "hnd" the heads come before the tokens. Others stay whole.
+ORDERS = ("nhd", "hnd")
 
 
 class Layout(NamedTuple):
@@ -25,6 +30,7 @@ class Layout(NamedTuple):
     state_slots: tuple[int, ...]  # positions in KVArgs.state_types, in layout order
     divided_states: bool  # tensor ranks hold parts of a state, also where they share the KV cache
     opaque: str  # why pages can't be divided among tensor ranks; "" if they can
+    aux_rows: AuxRows
 
     def states(self, indices: Sequence[Any] | None) -> list[list[int]]:
         """Page numbers of each state pool in the layout, from SGLang's list (None: nothing)."""
@@ -34,12 +40,17 @@ class Layout(NamedTuple):
         return [[] if one is None else np.asarray(one).ravel().tolist() for one in given]
 
 
-def layout_of(args: Any, rank: KVRank, *, mla: bool = False) -> Layout:
-    """`mla`: all tensor ranks hold the same KV cache.
+def layout_of(
+    args: Any, rank: KVRank, *, decode: bool = False, mla: bool = False, hnd: bool = False
+) -> Layout:
+    """`mla`: all tensor ranks hold the same KV cache. `hnd`: SGLang's setting for its KV pools.
 
     Raises ValueError for pools that can't be moved page by page; it says which and why.
     """
-    opaque = "" if mla else _why_opaque(args)
+    heads, total_heads = (0, 0) if decode or mla else _heads(args, rank)
+    order = _order(args, hnd)
+    opaque = "" if mla else _why_opaque(args, order, known=decode or heads > 0)
+    by_heads = not mla and not opaque and (decode or heads > 0)
     kv_ids = args.kv_layer_ids or _layer_ids(args, rank, mla)
     kv = _component(
         KVPool.KV,
@@ -48,7 +59,9 @@ def layout_of(args: Any, rank: KVRank, *, mla: bool = False) -> Layout:
         args.kv_item_lens,
         kv_ids,
         args.kv_cache_dtype_str or "",
-        [_page(args, n, rank, divided=not mla and not opaque) for n in args.kv_item_lens],
+        []
+        if by_heads
+        else [_page(args, n, rank, divided=not mla and not opaque) for n in args.kv_item_lens],
     )
     if kv is None:
         raise ValueError(
@@ -56,7 +69,15 @@ def layout_of(args: Any, rank: KVRank, *, mla: bool = False) -> Layout:
             "pools only"
         )
     components = [kv]
-    aux = _component(KVPool.AUX, args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens, [], "")
+    aux = _component(
+        KVPool.AUX,
+        args.aux_data_ptrs,
+        args.aux_data_lens,
+        args.aux_item_lens,
+        [],
+        "",
+        fields_of=lambda addresses: aux_fields_of(addresses, decode=decode),
+    )
     if aux is not None:
         components.append(aux)
     slots = []
@@ -72,7 +93,9 @@ def layout_of(args: Any, rank: KVRank, *, mla: bool = False) -> Layout:
             pool = KVPool[name.upper()]
         except KeyError:
             raise ValueError(f"the kvmend backend doesn't know state of kind {name!r}") from None
-        shapes, why = _state_shapes(args, slot, name, rank, mla=mla, opaque=bool(opaque))
+        shapes, why = _state_shapes(
+            args, slot, name, rank, mla=mla, opaque=bool(opaque), by_heads=by_heads
+        )
         state = _component(
             pool,
             args.state_data_ptrs[slot],
@@ -90,20 +113,41 @@ def layout_of(args: Any, rank: KVRank, *, mla: bool = False) -> Layout:
     layout = KVLayout(
         components=components,
         page_tokens=args.page_size,
-        kv_heads=1 if mla else 0,
-        total_kv_heads=1 if mla else 0,
+        kv_heads=1 if mla else heads,
+        total_kv_heads=1 if mla else total_heads,
         head_dim=0,
-        element_order="opaque" if opaque else "nhd",
+        element_order="opaque" if opaque else "nhd" if mla else order,
         rank=rank,
     )
-    return Layout(layout, tuple(slots), divided, opaque)
+    aux_rows = AuxRows(aux)
+    return Layout(layout, tuple(slots), divided, opaque, aux_rows)
 
 
-def _why_opaque(args: Any) -> str:
-    """Pages whose inside isn't [token][head][element], as far as KVArgs tell."""
-    order = getattr(args, "kv_layout", None) or getattr(args, "swa_kv_cache_layout", None)
-    if order not in (None, "nhd"):
+def _heads(args: Any, rank: KVRank) -> tuple[int, int]:
+    """KV heads of this rank and of the model; 0, 0 where prefill's KVArgs don't say it, or where it
+    doesn't go with the bytes of its pages (draft layers with other heads)."""
+    heads = int(getattr(args, "kv_head_num", 0) or 0)
+    total = int(getattr(args, "total_kv_head_num", 0) or 0) or heads * rank.tp_size
+    whole = total % rank.tp_size == 0 or rank.tp_size % max(total, 1) == 0
+    if heads < 1 or not whole or heads != max(1, total // rank.tp_size):
+        return 0, 0
+    if any(length % (args.page_size * heads) for length in args.kv_item_lens):
+        return 0, 0
+    return heads, total
+
+
+def _order(args: Any, hnd: bool) -> str:
+    """How tokens and heads follow each other in a KV page."""
+    told = getattr(args, "kv_layout", None) or getattr(args, "swa_kv_cache_layout", None)
+    return str(told) if told is not None else "hnd" if hnd else "nhd"
+
+
+def _why_opaque(args: Any, order: str, *, known: bool) -> str:
+    """Why tensor ranks can't divide pages. `known`: the heads, if only by the other side."""
+    if order not in ORDERS:
         return f"the KV cache's layout is {order}"
+    if order == "hnd" and not known:
+        return "the KV cache's layout is hnd, and KVArgs don't say how many heads it has"
     if any(length % args.page_size for length in args.kv_item_lens):
         return f"pages of {sorted(set(args.kv_item_lens))} bytes aren't {args.page_size} equal tokens"
     return ""
@@ -134,11 +178,13 @@ def _layer_ids(args: Any, rank: KVRank, mla: bool) -> list[int]:
 
 
 def _state_shapes(
-    args: Any, slot: int, name: str, rank: KVRank, *, mla: bool, opaque: bool
+    args: Any, slot: int, name: str, rank: KVRank, *, mla: bool, opaque: bool, by_heads: bool
 ) -> tuple[list[KVShape], str]:
     """The inside of each tensor's items, and why they can't be divided ("": they can)."""
     lengths = args.state_item_lens[slot]
     whole = [KVShape()] * len(lengths)
+    if name == "swa" and by_heads:
+        return [], ""  # as KV pages
     if name in ("swa", "block_scale", "block_scale_swa") and not mla:
         if opaque or any(length % args.page_size for length in lengths):
             return whole, f"{name} state isn't pages of equal tokens"
@@ -178,6 +224,7 @@ def _component(
     layer_ids: Sequence[int] | None,
     dtype: str,
     shapes: Sequence[KVShape] = (),
+    fields_of: Callable[[Sequence[int]], list[KVField]] = lambda _: [],
 ) -> KVComponent | None:
     """None when there is nothing in it: SGLang lists layers without a pool with 0 bytes.
 
@@ -200,4 +247,6 @@ def _component(
         layer_ids=[int(ids[i]) for i in keep] if usable else (),
         shapes=distinct,
         shape_of=[distinct.index(shapes[i]) for i in keep] if len(distinct) > 1 else (),
+        fields=fields_of([int(addresses[i]) for i in keep]),
+        fields_version=VERSION,
     )

@@ -20,7 +20,7 @@ from ..mooncake import names
 from .engine import SessionWatch, recoveries_counter, shared_engine
 from .layout import layout_of
 from .limits import STOCK_PREFILL, check_configuration, unequal
-from .routes import PREFIX, ask_rank, is_stock
+from .routes import PREFIX, Registration, ask_rank, is_stock
 from .settings import read_settings
 
 __all__ = ["KvmendKVManager"]
@@ -80,6 +80,8 @@ class KvmendKVManager(CommonKVManager):
         self._rooms: dict[int, Room] = {}
         self._unheard: dict[int, tuple[kv.KVSender, str, float]] = {}  # see _tell_later
         self._unheard_lock = threading.Lock()
+        self._told_missing: list[str] = []
+        self._registrations: list[Registration] = []
         self._worker_threads: list[threading.Thread] = []
         self.session_lock = threading.Lock()
         super().__init__(args, disaggregation_mode, server_args, is_mla_backend)
@@ -116,7 +118,9 @@ class KvmendKVManager(CommonKVManager):
             pp_size=self.pp_size,
         )
         mla = bool(self.is_mla_backend or self.is_hybrid_mla_backend)
-        self._layout = layout_of(self.kv_args, rank, mla=mla)
+        self._layout = layout_of(
+            self.kv_args, rank, decode=not prefill, mla=mla, hnd=self._settings.hnd
+        )
         if self._kv_replica_factor is None:
             self._kv_replica_factor = 1  # until SGLang asks with the room's destinations
         self.local_ip, self.rank_port = names.split(self.engine.session_id)
@@ -139,6 +143,13 @@ class KvmendKVManager(CommonKVManager):
     def states(self, indices: Sequence[Any] | None) -> list[list[int]]:
         """SGLang's state indices in the order of the layout."""
         return self._layout.states(indices)
+
+    def clear_missing_aux(self, row: int, came: Sequence[str]) -> None:
+        """Decode: zeroes the fields of a row that its prefill doesn't have."""
+        missing = self._layout.aux_rows.clear_missing(row, came)
+        if missing and missing != self._told_missing:
+            self._told_missing = missing
+            logger.warning("prefill has no metadata %s: zero in every request", ", ".join(missing))
 
     @property
     def divided_states(self) -> bool:
@@ -163,6 +174,8 @@ class KvmendKVManager(CommonKVManager):
         shutdown = getattr(self, "_heartbeat_shutdown", None)
         if shutdown is not None:
             shutdown.set()
+        for registration in self._registrations:
+            registration.stop()
         self._watch.stop()
         self.deregister_buffer_to_engine()
         for thread in self._worker_threads:
@@ -180,7 +193,8 @@ class KvmendKVManager(CommonKVManager):
         super().register_to_bootstrap()
 
     def _register_topology_row(self, url: str, payload: dict[str, Any]) -> None:
-        super()._register_topology_row(url.removesuffix("/route") + f"{PREFIX}/route", payload)
+        url = url.removesuffix("/route") + f"{PREFIX}/route"
+        self._registrations.append(Registration(url, payload))
 
     def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
         """As the base class's, but a prefill that can't be paired fails its own requests only.
@@ -207,6 +221,14 @@ class KvmendKVManager(CommonKVManager):
             info = _nowhere()
         self.prefill_info_table[bootstrap_addr] = info
         return True
+
+    def should_verify_kv_checksum(self, bootstrap_addr: str) -> bool:
+        """Not where a prefill rank has digested other bytes than this rank receives."""
+        info = self.prefill_info_table.get(bootstrap_addr)
+        if info is None:
+            return False
+        ours = (self.attn_tp_size, self.pp_size)
+        return (info.attn_tp_size, info.pp_size) == ours and info.attn_cp_size == 1
 
     # --------------------------------------------------------------------------------------- status
 

@@ -55,10 +55,14 @@ def _add_member(backends: Any) -> None:
 def _get_kv_class(original: Callable[[Any, Any], Any], transfer_backend: Any, class_type: Any) -> Any:
     ours = _CLASSES.get(class_type.value)  # KVArgs is the same for all backends
     wanted = (NAME, "mooncake") if replaces_mooncake() else (NAME,)
-    if ours is None or transfer_backend.value not in wanted:
+    if transfer_backend.value not in wanted:
         return original(transfer_backend, class_type)
     import kvmend.sglang
 
+    # KVArgs are asked for first: from then on the buffers' names are known.
+    kvmend.sglang.watch_metadata()
+    if ours is None:
+        return original(transfer_backend, class_type)
     return getattr(kvmend.sglang, ours)
 
 

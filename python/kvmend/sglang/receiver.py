@@ -28,6 +28,8 @@ class KvmendKVReceiver(CommonKVReceiver):
 
     kv_mgr: KvmendKVManager
     bootstrap_infos: Any  # None, or one dictionary per prefill rank
+    _end: kv.KVReceiver | None = None  #: until its aux row has been looked at
+    _aux_index = 0
 
     def init(self, prefill_dp_rank: int) -> None:
         reason = self.kv_mgr.refusals.get(self.bootstrap_addr)
@@ -79,6 +81,8 @@ class KvmendKVReceiver(CommonKVReceiver):
         try:
             end = kv.KVReceiver(self.kv_mgr.open_manager(), sources, self.bootstrap_room)
             self.kv_mgr.attach(self.bootstrap_room, end)
+            if aux_index is not None:
+                self._end, self._aux_index = end, int(aux_index)
             end.send_metadata(
                 kv_indices, aux_index, self.kv_mgr.states(state_indices), decode_prefix_len or 0
             )
@@ -90,6 +94,9 @@ class KvmendKVReceiver(CommonKVReceiver):
     def poll(self) -> int:
         known = self.conclude_state is not None
         status: int = super().poll()
+        if status == KVPoll.Success and self._end is not None:
+            end, self._end = self._end, None
+            self.kv_mgr.clear_missing_aux(self._aux_index, end.aux_fields())
         if status == KVPoll.Failed and not known:
             self.invalidate_cached_bootstrap_infos()  # the prefill may be another process by now
         return status

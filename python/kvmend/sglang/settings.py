@@ -23,6 +23,7 @@ IDLE = "SGLANG_FAILED_SESSION_IDLE_TIMEOUT_S"
 BOOTSTRAP = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"
 WAITING = "SGLANG_DISAGGREGATION_WAITING_TIMEOUT"
 STAGING = "SGLANG_DISAGG_STAGING_BUFFER"
+HND = "SGLANG_USE_HND_KVCACHE"
 
 
 class Settings(NamedTuple):
@@ -32,6 +33,7 @@ class Settings(NamedTuple):
     bootstrap_timeout: float
     waiting_timeout: float
     staging: bool
+    hnd: bool
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -55,6 +57,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         bootstrap_timeout=_seconds(env, BOOTSTRAP, 300.0),
         waiting_timeout=_seconds(env, WAITING, 300.0),
         staging=_flag(env, STAGING, False),
+        hnd=_flag(env, HND, False),
     )
 
 

@@ -18,6 +18,7 @@ class RankPools:
     """`kv[half, layer]`: pages of tokens x heads of this rank x dim; `aux`: rows of int64.
 
     `heads`: of the model; 1 and `halves=1`: MLA. `layers`: ids of those that this rank has.
+    `order`: "nhd", or "hnd" for pages of heads x tokens.
     """
 
     def __init__(
@@ -30,13 +31,16 @@ class RankPools:
         page_tokens: int = 4,
         pages: int = 24,
         dim: int = 8,
+        order: str = "nhd",
     ) -> None:
         held = max(1, heads // rank.tp_size)
         self.rank, self.page_tokens = rank, page_tokens
         self.heads = rank.tp_rank * heads // rank.tp_size + np.arange(held)
         self.layers, self.halves, self.dim = list(layers), halves, dim
-        shape = (halves, len(self.layers), pages, page_tokens, held, dim)
-        self.kv: Bytes = np.zeros(shape, np.uint8)
+        inside = (page_tokens, held) if order == "nhd" else (held, page_tokens)
+        self.kv: Bytes = np.zeros((halves, len(self.layers), pages, *inside, dim), np.uint8)
+        #: The same memory, always tokens x heads.
+        self.by_token: Bytes = self.kv if order == "nhd" else self.kv.swapaxes(3, 4)
         self.aux: npt.NDArray[np.int64] = np.zeros((8, 4), np.int64)
         buffers = [self.kv[half, at] for half in range(halves) for at in range(len(self.layers))]
         self.layout = KVLayout(
@@ -50,6 +54,7 @@ class RankPools:
             kv_heads=held,
             head_dim=dim,
             total_kv_heads=heads,
+            element_order=order,
             rank=rank,
         )
 
@@ -69,12 +74,12 @@ class RankPools:
 
     def _pages_content(self, count: int) -> Bytes:
         tokens = np.arange(count * self.page_tokens) * self.rank.dcp_size + self.rank.dcp_rank
-        shape = (*self.kv.shape[:2], count, *self.kv.shape[3:])
+        shape = (*self.by_token.shape[:2], count, *self.by_token.shape[3:])
         return self._content(tokens).reshape(shape)
 
     def fill(self, pages: Sequence[int]) -> None:
         """Writes a request's tokens into these pages, and its aux row 1."""
-        self.kv[:, :, pages] = self._pages_content(len(pages))
+        self.by_token[:, :, pages] = self._pages_content(len(pages))
         self.aux[1] = [11, 22, 33, 44]
 
     def wrong(self, pages: Sequence[int], aux: int, tokens: int = 0) -> str:
@@ -82,7 +87,7 @@ class RankPools:
 
         `tokens`: of the request, where the last page isn't full.
         """
-        expected = np.zeros_like(self.kv)
+        expected = np.zeros(self.by_token.shape, np.uint8)
         content = self._pages_content(len(pages))
         if tokens:
             mine = len(range(self.rank.dcp_rank, tokens, self.rank.dcp_size))
@@ -90,7 +95,7 @@ class RankPools:
             flat[:, :, mine:] = 0
         expected[:, :, pages] = content
         found = []
-        if (bad := int((self.kv != expected).sum())) > 0:
+        if (bad := int((self.by_token != expected).sum())) > 0:
             found.append(f"{bad} of {expected.size} KV bytes")
         rows = np.zeros_like(self.aux)
         rows[aux] = [11, 22, 33, 44]
