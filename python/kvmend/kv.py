@@ -320,6 +320,7 @@ class KVReceiver(_Room):
         `device_pages`: of the KV_DEVICE pool. `prefix_tokens`: that decode has already (with dcp a
         multiple of page_tokens * dcp_size). Once only.
         Raises InvalidArgumentError, OutOfRangeError (names page and pool size); the room goes on.
+        Raises the room's own reason if it has ended already.
         """
         self._end.send_metadata(
             _pages(pages),

@@ -24,7 +24,10 @@ layout = KVLayout([
 manager = KVManager(engine, "decode", layout)
 receiver = KVReceiver(manager, prefill, 1)
 receiver.init()
-receiver.send_metadata([2], 3)
+try:
+    receiver.send_metadata([2], 3)
+except kvmend.IncompatibleError:
+    pass  # the refusal was here first
 """
 
 

@@ -23,7 +23,10 @@ rooms = {}
 def receive(room, pages, aux=None, **more):
     rooms[room] = receiver = KVReceiver(manager, prefill, room)
     receiver.init()
-    receiver.send_metadata(pages, aux, **more)
+    try:
+        receiver.send_metadata(pages, aux, **more)
+    except kvmend.IncompatibleError:
+        pass  # the refusal was here first: `ended` says it
 
 def ended(room):
     status = rooms[room].wait(timeout=30)
