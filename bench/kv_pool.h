@@ -26,7 +26,7 @@ struct KvShape {
   /// its side: every page of prefill's is so many times as large, and a slice is what a token has
   /// of decode's heads.
   std::uint32_t decode_ranks = 0;
-  std::uint64_t stage_below = 2'048;  ///< TcpOptions::stage_below_bytes
+  std::uint64_t stage_below = 0;  ///< TcpOptions::stage_below_bytes
 
   [[nodiscard]] std::size_t request_bytes() const {
     return std::size_t{pages} * buffers * item_bytes;
@@ -75,6 +75,6 @@ class BenchPool {
 
 /// An engine of the benchmark: tcp unless `local`.
 [[nodiscard]] std::unique_ptr<Engine> bench_engine(bool local, std::uint64_t pace = 0,
-                                                   std::uint64_t stage_below = 2'048);
+                                                   std::uint64_t stage_below = 0);
 
 }  // namespace kvmend::bench

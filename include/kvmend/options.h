@@ -22,8 +22,9 @@ struct TcpOptions {
   std::chrono::milliseconds user_timeout{10'000};  ///< TCP_USER_TIMEOUT
   std::uint64_t pacing_bytes_per_second = 0;       ///< of each connection; 0: as fast as it goes
   /// Slices of rooms with a smaller mean length are gathered before they are sent, where they lie
-  /// close enough together (docs/decisions/0020-staging-in-the-lane.md); 0: none, at most 1 MiB.
-  std::uint64_t stage_below_bytes = 2'048;
+  /// close enough together; 0: none, at most 1 MiB. In host memory it lost wherever it was measured
+  /// (docs/decisions/0020-staging-in-the-lane.md).
+  std::uint64_t stage_below_bytes = 0;
 };
 
 /// Whether peers of the same host and user copy straight from each other's memory.

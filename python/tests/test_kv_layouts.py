@@ -45,7 +45,7 @@ class Fleet:
 
     def take(self, local: str = "auto") -> Peer:
         free = self._free.setdefault(local, [])
-        peer = free.pop() if free else Peer(local=local)
+        peer = free.pop() if free else Peer(local=local, stage_below_bytes=2048)  # staged over tcp
         self._taken.append((local, peer))
         return peer
 
@@ -86,7 +86,7 @@ class Shape:
     pp: int = 1
     dcp: int = 1
     layers: int = 4
-    local: str = "auto"  # "off": over tcp, where small slices are staged
+    local: str = "auto"  # "off": over tcp
     prefill_tokens: int = 4  # of a page
     decode_tokens: int = 4
     prefill: dict[tuple[int, int], Peer] = field(default_factory=dict)

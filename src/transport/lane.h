@@ -144,7 +144,7 @@ struct LaneContext {
   memory::GrantTable& grants;
   LaneCounters& counters;
   PullPort* pulls = nullptr;          ///< where the local transport is available
-  std::uint64_t stage_below = 2'048;  ///< TcpOptions::stage_below_bytes
+  std::uint64_t stage_below = 0;  ///< TcpOptions::stage_below_bytes
 };
 
 /// Makes lanes. One per engine. Loop thread.

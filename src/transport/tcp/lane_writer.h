@@ -88,7 +88,7 @@ class LaneWriter {
   void retire_front(Outcome& outcome);
 
   SliceCopier& copier_;
-  std::uint64_t stage_below_ = 2'048;
+  std::uint64_t stage_below_ = 0;
   std::deque<Frame> frames_;
   std::vector<std::byte> urgent_;
   std::size_t urgent_bytes_ = 0;  // in `urgent_` and in control frames of `frames_`

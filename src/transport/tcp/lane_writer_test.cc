@@ -185,6 +185,7 @@ class CountingCopier final : public SliceCopier {
 TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfterwards) {
   CountingCopier copier;
   LaneWriter writer(copier);
+  writer.set_stage_below(2'048);
   std::vector<Piece> small;
   std::vector<std::byte> expected;
   for (std::size_t i = 0; i < 64; ++i) {
@@ -212,11 +213,11 @@ TEST_F(LaneWriterTest, SmallSlicesOfARoomAreGatheredOnceAndTheirPagesNotReadAfte
   EXPECT_EQ(copier.gathered, 1);
 }
 
-// A room's pages are (address, bytes) too: what isn't there is an error of that room's chunk.
 // What a system call is given: touching slices as one, near ones gathered, others each by itself.
 TEST_F(LaneWriterTest, EntriesOfTheCallFollowHowSlicesLie) {
   constexpr std::size_t kCount = 40;
   constexpr std::size_t kBytes = 100;
+  writer_.set_stage_below(2'048);
   for (const auto& [step, most] : {std::pair{100U, 2U}, {400U, 2U}, {8'000U, 41U}}) {
     for (std::size_t i = 0; i < kCount; ++i)
       pieces_.push_back({pool_.data() + i * step, RegionRef{1, 1}, i * kBytes, kBytes});
@@ -245,7 +246,9 @@ TEST_F(LaneWriterTest, EntriesOfTheCallFollowHowSlicesLie) {
   }
 }
 
+// A room's pages are (address, bytes) too: what isn't there is an error of that room's chunk.
 TEST_F(LaneWriterTest, SmallSlicesThatAreNotThereAreAnErrorOfTheirChunk) {
+  writer_.set_stage_below(2'048);
   constexpr std::size_t kPage = 65'536;
   void* hole = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(hole, MAP_FAILED);
