@@ -143,7 +143,7 @@ struct LaneContext {
   memory::RegionTable& regions;
   memory::GrantTable& grants;
   LaneCounters& counters;
-  PullPort* pulls = nullptr;          ///< where the local transport is available
+  PullPort* pulls = nullptr;      ///< where the local transport is available
   std::uint64_t stage_below = 0;  ///< TcpOptions::stage_below_bytes
 };
 
