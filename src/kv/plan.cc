@@ -54,9 +54,11 @@ bool lacks_heads(const wire::KvLayout& layout) {
 void take_heads(const End& from, End& to) {
   const auto pool = static_cast<KvPool>(to.component.kind);
   const std::uint64_t elements = from.elements();
-  const bool known = from.shape.total_columns != 0 && from.bytes % elements == 0;
-  if (!lacks_heads(to.layout) || !to.component.shapes.empty() || !known || from.bytes == 0 ||
-      (!is_kv(pool) && pool != KvPool::kSwa))
+  const bool known = from.shape.total_columns != 0 && elements != 0 && from.bytes != 0 &&
+                     from.bytes % elements == 0;
+  // A page of no tokens is refused for that.
+  if (!lacks_heads(to.layout) || !to.component.shapes.empty() || !known ||
+      to.layout.page_tokens == 0 || (!is_kv(pool) && pool != KvPool::kSwa))
     return;
   const std::uint64_t row = std::uint64_t{to.layout.page_tokens} * (from.bytes / elements);
   if (to.bytes % row != 0 || to.bytes / row > wire::kMaxKvColumns) return;
@@ -332,8 +334,8 @@ bool Planner::map_columns(const End& from, const End& to, ComponentMap& map,
   const Rows kind = rows_of(to, map);
   if (!here || !there || !rows_fit(from, to, map, kind) ||
       from.shape.total_columns != to.shape.total_columns || from.shape.groups != to.shape.groups ||
-      from.bytes % from.elements() != 0 || to.bytes % to.elements() != 0 ||
-      from.bytes / from.elements() != to.bytes / to.elements() ||
+      from.elements() == 0 || to.elements() == 0 || from.bytes % from.elements() != 0 ||
+      to.bytes % to.elements() != 0 || from.bytes / from.elements() != to.bytes / to.elements() ||
       (from.shape.total_columns == 0 && from.shape.columns != to.shape.columns))
     return mismatch(from, to);
   const std::uint64_t unit = from.bytes / from.elements();

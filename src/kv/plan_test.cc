@@ -168,6 +168,9 @@ TEST(Layout, I6_DecodeMayLeaveTheHeadsToPrefill) {
   EXPECT_THAT(refusal(layout(0, 0, {.tp_size = 1}, 4 * 12)), HasSubstr("32"));
   EXPECT_THAT(refusal(layout(0, 4, {.tp_size = 2}, 4 * 8)),
               HasSubstr("kv_heads of all ranks 2 here, 4 there"));
+  wire::KvLayout empty = describe(layout(0, 0, {.tp_size = 2}, 4 * 8), {});
+  empty.page_tokens = 0;  // only a peer can say that
+  EXPECT_THAT(check_mappable(prefill, empty).detail(), HasSubstr("page_tokens 4 here, 0 there"));
   KvLayout opaque = layout(0, 0, {.tp_size = 2}, 4 * 8);
   opaque.element_order = "opaque";
   EXPECT_THAT(refusal(opaque), HasSubstr("element_order nhd here, opaque there"));
