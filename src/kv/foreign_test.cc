@@ -163,6 +163,9 @@ class ForeignManager : public Cluster {
     }
     return calls;
   }
+  void fail_all() {
+    for (auto call = take(); call; call = take()) finish(*call, -1);
+  }
 
   std::shared_ptr<ForeignCalls> prefill_calls;
   std::shared_ptr<ForeignCalls> decode_calls;
@@ -245,7 +248,7 @@ TEST_F(ForeignManager, WhatWaitsForAForgottenSessionTries) {
   announce(lost_receiver);
   KvSender lost(*prefill->manager, RoomId(1));
   send_all(lost);
-  for (auto call = take(); call; call = take()) finish(*call, -1);
+  fail_all();
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);
   KvSender sender(*prefill->manager, kRoom);
@@ -266,7 +269,7 @@ TEST_F(ForeignManager, AProbeThatHangsDelaysNeitherOthersNorTheEnd) {
     announce(receiver);
     KvSender sender(*prefill->manager, room);
     send_all(sender);
-    for (auto call = take(); call; call = take()) finish(*call, -1);
+    fail_all();
     EXPECT_EQ(sender.poll(), KvStatus::kFailed);
   };
   fail_one(*decode, RoomId(1));
@@ -297,7 +300,7 @@ class ForeignPair : public ForeignManager {
     announce(receiver);
     KvSender sender(*prefill->manager, room);
     send_all(sender);
-    for (auto call = take(); call; call = take()) finish(*call, -1);
+    fail_all();
     EXPECT_EQ(sender.poll(), KvStatus::kFailed);
   }
 
@@ -408,7 +411,7 @@ TEST_F(ForeignManager, ANewProcessThereLiftsTheBlacklistAndEndsTheDoubt) {
   announce(receiver);
   KvSender sender(*prefill->manager, RoomId(1));
   send_all(sender);
-  for (auto call = take(); call; call = take()) finish(*call, -1);
+  fail_all();
   EXPECT_EQ(prefill_calls->stats().blacklisted, 1U);
   EXPECT_FALSE(sender.pages_released());
   receiver.clear();
@@ -438,7 +441,7 @@ TEST_F(ForeignManager, PagesOfAFailedWriteAreHeldForAConfiguredTime) {
   announce(receiver);
   KvSender sender(*prefill->manager, kRoom);
   send_all(sender);
-  for (auto call = take(); call; call = take()) finish(*call, -1);
+  fail_all();
   EXPECT_EQ(sender.poll(), KvStatus::kFailed);
   EXPECT_EQ(receiver.poll(), KvStatus::kFailed);
   net.loop.advance(60s);
@@ -456,7 +459,7 @@ TEST_F(ForeignManager, ARoomThatHadNotBegunToWriteHoldsNothing) {
   announce(first);
   KvSender lost(*prefill->manager, RoomId(1));
   send_all(lost);
-  for (auto call = take(); call; call = take()) finish(*call, -1);
+  fail_all();
   KvReceiver receiver(*decode->manager, kPrefillAt, kRoom);
   announce(receiver);
   KvSender parked(*prefill->manager, kRoom);
