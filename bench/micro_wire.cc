@@ -77,7 +77,7 @@ void report(benchmark::State& state, std::uint32_t slices) {
 // arg 0: slices; arg 1: whether the room's pages are scattered; arg 2: whether by the standing
 // grant.
 void BM_ParseAndResolve(benchmark::State& state) {
-  const Pool pool(160, state.range(1) != 0);
+  Pool pool(160, state.range(1) != 0);
   const auto count = static_cast<std::uint32_t>(state.range(0));
   const auto frame = pool.frame(count, state.range(2) != 0 ? memory::kStandingGrant : pool.grant);
   std::vector<wire::WireSlice> slices;

@@ -98,7 +98,11 @@ EngineCore::EngineCore(env::Env env, const EngineOptions& options,
       router_(std::make_unique<Router>(*this, metrics)),
       make_transport_(std::move(make_transport)),
       expiry_timer_(env.loop),
-      shutdown_timer_(env.loop) {}
+      shutdown_timer_(env.loop) {
+  grants_.set_on_first_use([this](const memory::Grant& grant) {
+    for (CoreObserver* observer : observers_) observer->on_grant_used(grant);
+  });
+}
 
 EngineCore::~EngineCore() {
   if (sessions_) env_.loop.set_gap_handler({});

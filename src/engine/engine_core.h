@@ -46,6 +46,8 @@ class CoreObserver {
                                 std::string_view to, const Status& cause) = 0;
   /// The engine goes down: the last moment to tell peers something. Nothing of it works afterwards.
   virtual void on_shutdown(const Status& /*why*/) {}
+  /// The first bytes under a grant are here. No grant may be issued or ended in it.
+  virtual void on_grant_used(const memory::Grant& /*grant*/) {}
   /// A grant's time has come.
   virtual void on_grant_expired(const memory::Grant& grant) = 0;
 };

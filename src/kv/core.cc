@@ -112,6 +112,10 @@ void Core::on_peer_died(const std::string& session_id, Incarnation incarnation) 
   role_->on_peer_died(session_id, incarnation);
 }
 
+void Core::on_grant_used(RoomId room, std::uint32_t attempt) {
+  role_->on_grant_used(room, attempt);
+}
+
 void Core::on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) {
   role_->on_grant_expired(room, attempt, landed);
 }

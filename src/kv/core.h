@@ -52,6 +52,7 @@ class Core : private PortObserver {
   }
   void on_shutdown(const Status& why) override { close(why); }
   void on_peer_died(const std::string& session_id, Incarnation incarnation) override;
+  void on_grant_used(RoomId room, std::uint32_t attempt) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) override;
 
   const std::unique_ptr<EnginePort> port_;

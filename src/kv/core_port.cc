@@ -130,6 +130,10 @@ void CorePort::on_shutdown(const Status& why) {
   observer_->on_shutdown(why);
 }
 
+void CorePort::on_grant_used(const memory::Grant& grant) {
+  observer_->on_grant_used(grant.room, grant.attempt);
+}
+
 void CorePort::on_grant_expired(const memory::Grant& grant) {
   observer_->on_grant_expired(
       grant.room, grant.attempt,

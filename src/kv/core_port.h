@@ -56,6 +56,7 @@ class CorePort final : public EnginePort, private engine::CoreObserver {
   void on_session_state(const std::string& session_id, std::string_view from, std::string_view to,
                         const Status& cause) override;
   void on_shutdown(const Status& why) override;
+  void on_grant_used(const memory::Grant& grant) override;
   void on_grant_expired(const memory::Grant& grant) override;
 
   engine::EngineCore& core_;

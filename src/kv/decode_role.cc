@@ -235,6 +235,11 @@ void DecodeRole::on_peer_died(const std::string& session_id, Incarnation dead) {
   if (known_incarnation(session_id) == dead) on_peer_incarnation(session_id, {});
 }
 
+void DecodeRole::on_grant_used(RoomId room, std::uint32_t attempt) {
+  if (const auto found = find(room, attempt))
+    found->handle()->advance(KvStatus::kTransferring, around_.now());
+}
+
 void DecodeRole::on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) {
   const auto found = find(room, attempt);
   if (!found) return;

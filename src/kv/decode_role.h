@@ -35,6 +35,7 @@ class DecodeRole : public Role, private DecodeRoom::Host, private Registrations:
   void on_peer_incarnation(const std::string& session_id, Incarnation now) override;
   [[nodiscard]] Incarnation known_incarnation(const std::string& session_id) const override;
   void on_peer_died(const std::string& session_id, Incarnation dead) override;
+  void on_grant_used(RoomId room, std::uint32_t attempt) override;
   void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) override;
   void on_session_usable(const std::string& session_id) override;
   void on_session_refused(const std::string& session_id) override;

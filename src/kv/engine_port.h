@@ -47,6 +47,9 @@ class PortObserver {
   virtual void on_session_refused(const std::string& /*session_id*/) {}
   /// The engine goes down; messages can still be sent, but nothing is called afterwards.
   virtual void on_shutdown(const Status& why) = 0;
+  /// The first bytes under the grant are here; only where grants are checked. No grant may be
+  /// issued or ended in it.
+  virtual void on_grant_used(RoomId room, std::uint32_t attempt) = 0;
   /// The grant has ended by its time; `landed`: bytes, by then.
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) = 0;
 };

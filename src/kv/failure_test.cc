@@ -522,7 +522,8 @@ TEST_F(Failure, L4_OneHangingTransferHoldsUpNobody) {
     EXPECT_EQ(receivers.back()->poll(), KvStatus::kSuccess);
     EXPECT_EQ(senders.back()->poll(), KvStatus::kSuccess);
   }
-  EXPECT_EQ(receivers[0]->poll(), KvStatus::kTransferring);
+  EXPECT_EQ(senders[0]->poll(), KvStatus::kTransferring);
+  EXPECT_EQ(receivers[0]->poll(), KvStatus::kWaitingForInput);
   net.loop.advance(60s);
   EXPECT_EQ(senders[0]->failure().code(), Code::kDeadlineExceeded);
   expect_clean();

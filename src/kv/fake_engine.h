@@ -80,7 +80,11 @@ class FakeNet;
 /// One engine process.
 struct FakeEngine {
   FakeEngine(FakeNet& of, std::string name, Incarnation drawn)
-      : net(of), session_id(std::move(name)), incarnation(drawn), grants(regions, drawn.value) {}
+      : net(of), session_id(std::move(name)), incarnation(drawn), grants(regions, drawn.value) {
+    grants.set_on_first_use([this](const memory::Grant& grant) {
+      if (observer != nullptr) observer->on_grant_used(grant.room, grant.attempt);
+    });
+  }
 
   FakeNet& net;
   const std::string session_id;

@@ -106,6 +106,7 @@ class ForeignPort final : public EnginePort, private PortObserver {
   }
   void on_peer_died(const std::string& session_id, Incarnation incarnation) override;
   void on_shutdown(const Status& why) override;
+  void on_grant_used(RoomId /*room*/, std::uint32_t /*attempt*/) override {}  // nobody sees them
   void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) override {
     observer_->on_grant_expired(room, attempt, landed);
   }

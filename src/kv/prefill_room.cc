@@ -289,7 +289,8 @@ void PrefillRoom::on_write_begun(std::size_t destination) {
   if (ending_ || over_) return;
   Destination& to = destinations_[destination];
   handle_->advance(KvStatus::kTransferring, around_.now());
-  if (std::exchange(to.writing, true)) return;
+  // Where grants are checked decode sees the first bytes come, and needs no word of it.
+  if (std::exchange(to.writing, true) || around_.port.landing().grants_are_checked) return;
   static_cast<void>(around_.send(
       to.to.peer, wire::KvRoomStatus{.room = handle_->room(),
                                      .attempt = to.to.metadata.attempt,

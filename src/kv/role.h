@@ -70,6 +70,8 @@ class Role {
   [[nodiscard]] virtual Incarnation known_incarnation(const std::string& session_id) const = 0;
   /// Proof of death: whatever waits for that process, and for no later one, ends.
   virtual void on_peer_died(const std::string& session_id, Incarnation dead) = 0;
+  /// The first of the room's bytes are here.
+  virtual void on_grant_used(RoomId /*room*/, std::uint32_t /*attempt*/) {}
   virtual void on_grant_expired(RoomId room, std::uint32_t attempt, std::uint64_t landed) = 0;
   /// The session isn't `failed` any more.
   virtual void on_session_usable(const std::string& /*session_id*/) {}

@@ -95,7 +95,8 @@ Result<GrantId> GrantTable::issue(Grant grant) {
   grant.landed_bytes.assign(grant.components.size(), 0);
   if (grant.expires != kForever) by_expiry_.emplace(grant.expires, id);
   GrantCover cover(grant.components);
-  const bool fresh = live_.try_emplace(id, Entry{std::move(grant), std::move(cover), {}}).second;
+  const bool fresh =
+      live_.try_emplace(id, Entry{.grant = std::move(grant), .cover = std::move(cover)}).second;
   KVM_CHECK(fresh, "grant ids never repeat");
   return id;
 }
@@ -203,7 +204,7 @@ Status GrantTable::resolve_room(const Entry& entry, std::span<const wire::WireSl
 
 Status GrantTable::resolve(GrantId id, Access want, Incarnation writer,
                            std::span<const wire::WireSlice> slices, Time now,
-                           std::vector<iovec>& where, std::uint32_t* argument) const {
+                           std::vector<iovec>& where, std::uint32_t* argument) {
   where.clear();
   Status status;
   if (id == kStandingGrant) {
@@ -223,6 +224,8 @@ Status GrantTable::resolve(GrantId id, Access want, Incarnation writer,
                           fmt::format("grant {} doesn't allow this operation", id.value));
     where.resize(slices.size());
     status = resolve_room(at->second, slices, where, argument);
+    if (status.is_ok() && !std::exchange(at->second.used, true) && on_first_use_)
+      on_first_use_(grant);
   }
   if (!status.is_ok()) where.clear();
   return status;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -59,6 +60,11 @@ class GrantTable {
 
   /// One observer (or nullptr), told inside `end` and `expire`.
   void set_observer(RevocationObserver* observer) { observer_ = observer; }
+  /// `told` runs inside the first `resolve` that a grant allows (never for the standing one): its
+  /// first bytes are here. It must not change the table.
+  void set_on_first_use(std::move_only_function<void(const Grant&)> told) {
+    on_first_use_ = std::move(told);
+  }
 
   /// Issues a grant under a new id (`grant.id` is overwritten); ids are unique in this incarnation,
   /// never 0 and never the standing grant. Errors, origin caller: kInvalidArgument (no access,
@@ -78,7 +84,7 @@ class GrantTable {
   /// plan is wrong, not the link.
   [[nodiscard]] Status resolve(GrantId id, Access want, Incarnation writer,
                                std::span<const wire::WireSlice> slices, Time now,
-                               std::vector<iovec>& where, std::uint32_t* argument = nullptr) const;
+                               std::vector<iovec>& where, std::uint32_t* argument = nullptr);
 
   /// Whether what `resolve` allowed still stands: same grant live, not expired, and no region it
   /// may refer to has gone (`removals` as of the resolve). O(1); asked before every read.
@@ -117,6 +123,7 @@ class GrantTable {
     Grant grant;
     GrantCover cover;
     std::unordered_set<LandedChunk, HashLanded> landed_chunks;
+    bool used = false;
   };
 
   [[nodiscard]] Status check_new(const Grant& grant) const;
@@ -134,6 +141,7 @@ class GrantTable {
   std::unordered_map<GrantId, GrantEnd> ended_;
   std::deque<GrantId> ended_order_;  // oldest first
   RevocationObserver* observer_ = nullptr;
+  std::move_only_function<void(const Grant&)> on_first_use_;
 };
 
 }  // namespace kvmend::memory

@@ -79,6 +79,19 @@ TEST_F(GrantTableTest, BelongsToOneWriterAndOneKindOfAccess) {
   EXPECT_EQ(resolve(id, {slice(110, 1)}, Access::kRemoteRead), Code::kPermissionDenied);
 }
 
+TEST_F(GrantTableTest, TellsOfItsFirstUseOnce) {
+  std::vector<RoomId> told;
+  grants_.set_on_first_use([&](const Grant& grant) { told.push_back(grant.room); });
+  const GrantId id = *grants_.issue(grant_of({1}));
+  EXPECT_EQ(resolve(id, {slice(109, 1)}), Code::kPermissionDenied);
+  EXPECT_EQ(resolve(id, {slice(110, 1)}, Access::kRemoteWrite, Incarnation{78}),
+            Code::kPermissionDenied);
+  EXPECT_TRUE(told.empty());
+  EXPECT_EQ(resolve(id, {slice(110, 1)}), Code::kOk);
+  EXPECT_EQ(resolve(id, {slice(111, 1)}), Code::kOk);
+  EXPECT_EQ(told, std::vector{RoomId{5}});
+}
+
 TEST_F(GrantTableTest, EndsAtOnceAndRemembersHow) {
   const GrantId done = *grants_.issue(grant_of({1}));
   const GrantId revoked = *grants_.issue(grant_of({2}));

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "env/event_loop.h"
@@ -35,6 +36,12 @@ class Probe final : private transport::LaneObserver {
   [[nodiscard]] bool waits_for_process() const {
     return !answered_.is_set() && lane_ && lane_->progress() > 0;
   }
+  /// The peer has answered, and bytes have moved since the last call.
+  [[nodiscard]] bool moves() {
+    if (!answered_.is_set() || !lane_) return false;
+    const std::uint64_t progress = lane_->progress();
+    return std::exchange(progress_seen_, progress) != progress;
+  }
 
  private:
   void on_hello_ack(transport::Lane& lane, const wire::HelloAck& ack) override;
@@ -56,6 +63,7 @@ class Probe final : private transport::LaneObserver {
   std::unique_ptr<transport::Lane> lane_;
   wire::Scratch scratch_;
   Incarnation answered_;
+  std::uint64_t progress_seen_ = 0;
   transport::Piece piece_;
   std::vector<std::byte> sent_;
   std::vector<std::byte> received_;

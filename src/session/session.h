@@ -179,7 +179,7 @@ class Session final : private EpochEvents {
   void drop_epoch();
   void fail_old_plan();
   void cancel_probes();
-  [[nodiscard]] bool puts_probe_off(Time now) const;
+  [[nodiscard]] bool puts_probe_off(Time now);
   void unadmit_all();
   void limit_parking();
   void probe_done(Probe* probe, const ProbeResult& result);
