@@ -82,7 +82,13 @@ void Monitor::on_session_state(Instance& instance, const std::string& session_id
   static_cast<void>(cause);
   if (from != "failed" || to != "probing") return;
   Node* peer = cluster_.find(session_id);
-  if (peer == nullptr) return;
+  session::Session* session = instance.engine().sessions().find(session_id);
+  if (peer == nullptr || session == nullptr) return;
+  // The first registration of a process shows that it lives, whatever our way to it is.
+  const std::uint64_t life = peer->instance() == nullptr ? 0 : peer->instance()->number();
+  if (session->health().lifted_by() == health::LiftedBy::kNewRegistration &&
+      registrations_.emplace(instance.number(), life).second)
+    return;
   // A probe must have reached the peer and come back since it began.
   const Duration longest =
       health_.probe_deadline * (instance.suspected() ? health_.self_stretch_factor : 1) + kSlack;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -37,6 +38,8 @@ class Monitor final : public Part {
   const health::HealthOptions health_;
   /// Since when transfers have waited for a session of this life.
   std::map<std::pair<std::uint64_t, std::string>, Time> demand_since_;
+  /// Lives whose sessions have been lifted by a registration of that life, once each.
+  std::set<std::pair<std::uint64_t, std::uint64_t>> registrations_;
   Duration slowest_{};
   bool over_ = false;
 };

@@ -129,6 +129,14 @@ def test_pools_become_components_in_order():
     assert "mamba" in made.opaque
 
 
+def test_heads_are_no_difference_where_pages_move_whole():
+    # ./dev sglang, "state and chunks": prefill's KVArgs say the heads, decode's don't count.
+    args = kv_args(kv_head_num=1, total_kv_head_num=1)
+    sides = [layout_of(args, KVRank(), decode=decode).layout for decode in (False, True)]
+    assert [(side.kv_heads, side.element_order) for side in sides] == [(0, "opaque")] * 2
+    assert sides[0].components[0].shapes == sides[1].components[0].shapes
+
+
 
 def plain(**changes):
     """K and V of two layers, no state."""

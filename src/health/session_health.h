@@ -148,6 +148,8 @@ class SessionHealth {
   [[nodiscard]] std::uint32_t trial_needed() const { return trial_needed_; }
   [[nodiscard]] Duration probation() const { return probation_; }
   [[nodiscard]] const HealthCounters& counters() const { return counters_; }
+  /// How the session left `failed` the last time.
+  [[nodiscard]] LiftedBy lifted_by() const { return lifted_by_; }
   [[nodiscard]] const Status& last_cause() const { return last_cause_; }
   [[nodiscard]] std::vector<HistoryEntry> history() const { return history_.entries(); }
 

@@ -48,9 +48,15 @@ def layout_of(
     Raises ValueError for pools that can't be moved page by page; it says which and why.
     """
     heads, total_heads = (0, 0) if decode or mla else _heads(args, rank)
+    known = decode or heads > 0  # the heads, if only by the other side
     order = _order(args, hnd)
-    opaque = "" if mla else _why_opaque(args, order, known=decode or heads > 0)
-    by_heads = not mla and not opaque and (decode or heads > 0)
+    opaque = "" if mla else _why_opaque(args, order, known=known)
+    states, why = _state_shapes(args, rank, mla=mla, opaque=bool(opaque), by_heads=known)
+    opaque = opaque or why
+    by_heads = not mla and not opaque and known
+    if opaque:
+        states, _ = _state_shapes(args, rank, mla=mla, opaque=True, by_heads=False)
+        heads = total_heads = 0  # nobody needs them, and decode doesn't know them
     kv_ids = args.kv_layer_ids or _layer_ids(args, rank, mla)
     kv = _component(
         KVPool.KV,
@@ -93,9 +99,6 @@ def layout_of(
             pool = KVPool[name.upper()]
         except KeyError:
             raise ValueError(f"the kvmend backend doesn't know state of kind {name!r}") from None
-        shapes, why = _state_shapes(
-            args, slot, name, rank, mla=mla, opaque=bool(opaque), by_heads=by_heads
-        )
         state = _component(
             pool,
             args.state_data_ptrs[slot],
@@ -103,13 +106,12 @@ def layout_of(
             args.state_item_lens[slot],
             _entry(args.state_layer_ids, slot),
             "",
-            shapes,
+            states[slot],
         )
         if state is not None:
             components.append(state)
             slots.append(slot)
             divided |= any(shape.total_columns for shape in state.shapes)
-            opaque = opaque or why
     layout = KVLayout(
         components=components,
         page_tokens=args.page_size,
@@ -178,6 +180,22 @@ def _layer_ids(args: Any, rank: KVRank, mla: bool) -> list[int]:
 
 
 def _state_shapes(
+    args: Any, rank: KVRank, *, mla: bool, opaque: bool, by_heads: bool
+) -> tuple[list[list[KVShape]], str]:
+    """The inside of each state pool's items, and why one can't be divided ("": all can)."""
+    shapes = []
+    whys = []
+    for slot, kind in enumerate(args.state_types):
+        name = str(getattr(kind, "value", kind))
+        one, why = _shapes_of_state(
+            args, slot, name, rank, mla=mla, opaque=opaque, by_heads=by_heads
+        )
+        shapes.append(one)
+        whys.append(why if any(args.state_data_lens[slot]) else "")
+    return shapes, next(filter(None, whys), "")
+
+
+def _shapes_of_state(
     args: Any, slot: int, name: str, rank: KVRank, *, mla: bool, opaque: bool, by_heads: bool
 ) -> tuple[list[KVShape], str]:
     """The inside of each tensor's items, and why they can't be divided ("": they can)."""
