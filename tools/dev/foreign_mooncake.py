@@ -131,7 +131,7 @@ def stopped(decode: Decode, other: Decode, report: Report) -> None:
     room_of_other = other.announce(pages)
     good = other.send(room_of_other, pages).wait(60) == KVPoll.SUCCESS and other.same(pages, pages)
     other_took = time.monotonic() - begin
-    waits = parked.poll() == KVPoll.TRANSFERRING
+    waits = not parked.poll().is_terminal  # or is the one that tries whether it works again
     decode.peer.resume()
     begin = time.monotonic()
     recovered = parked.wait(60) == KVPoll.SUCCESS
@@ -183,7 +183,7 @@ def killed(decode: Decode, other: Decode, report: Report) -> None:
 def blocked_probe(decode: Decode, other: Decode, report: Report) -> None:
     """A stopped process's probe isn't interrupted: it blocks its thread until Mooncake gives up.
     Meanwhile others are served, and when the process goes on it is, too."""
-    pages = list(range(32))
+    pages = list(range(8))  # what fails stays in quarantine, a quarter of all at most
     manager = decode.manager
     room, later = decode.announce(pages), decode.announce([p + 64 for p in pages])
     before = manager.foreign_stats()
@@ -201,7 +201,7 @@ def blocked_probe(decode: Decode, other: Decode, report: Report) -> None:
         slowest = max(slowest, time.monotonic() - asked)
         time.sleep(0.5)
     blocked = time.monotonic() - begin
-    good &= parked.poll() == KVPoll.TRANSFERRING
+    good &= parked.poll() == KVPoll.WAITING_FOR_INPUT
     decode.peer.resume()
     begin = time.monotonic()
     good &= parked.wait(120) == KVPoll.SUCCESS and decode.same(pages, [p + 64 for p in pages])
@@ -219,7 +219,7 @@ def blocked_probe(decode: Decode, other: Decode, report: Report) -> None:
 
 def ended_while_blocked(decode: Decode, report: Report) -> None:
     """The end of a manager whose probe blocks, and another one on the same engine afterwards."""
-    pages = list(range(32))
+    pages = list(range(8))
     manager = decode.manager
     room = decode.announce(pages)
     before = manager.foreign_stats().probes

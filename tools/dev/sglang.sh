@@ -15,6 +15,8 @@ bash tools/dev/setup.sh
 build_preset release
 ldconfig -p | grep -q libibverbs.so.1 ||
   die "the Mooncake wheel needs libibverbs1 and libnuma1: apt-get install libibverbs1 libnuma1"
+command -v iptables >/dev/null ||
+  die "the harness cuts processes off with iptables: apt-get install iptables"
 
 # A copy: the harness makes its virtual environment beside itself.
 work=build/sglang
