@@ -59,8 +59,12 @@ inline constexpr std::size_t kMaxLocalSegments = 256;       // pools shown to on
 inline constexpr std::size_t kMaxLocalLinks = 4'096;        // peers of this host, each way
 inline constexpr std::size_t kInlinePullBytes = 64U << 10;  // copied on the loop at once
 inline constexpr std::size_t kInlinePullBudget = 256U << 10;  // and so much in one turn of the loop
-inline constexpr std::size_t kPoolCopyStepBytes = 128U << 10;
-inline constexpr std::size_t kForeignCopyStepBytes = 256U << 10;
+inline constexpr std::size_t kPoolCopyStepBytes = 256U << 10;
+inline constexpr std::size_t kForeignCopyStepBytes = 1U << 20;
+// A chunk that the peer copies costs both sides some microseconds, so those of long transfers are
+// long; each is a part of what is left, so that all who copy end together.
+inline constexpr std::uint32_t kLongPullBytes = 4U << 20;
+inline constexpr std::uint64_t kLongPullParts = 16;
 inline constexpr auto kWithdrawLook = 1ms;    // waited for a peer's copy step: is the peer stopped?
 inline constexpr auto kWithdrawWait = 250ms;  // and then it is left alone, stopped or not
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/config.h"
 #include "wire/frame.h"
 
 namespace kvmend::session {
@@ -32,7 +33,15 @@ ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes) {
       transfer.next_offset += take;
     }
   }
+  transfer.cut_bytes += span.bytes;
   return span;
+}
+
+std::uint32_t chunk_bytes(const TransferState& transfer, std::uint32_t least, std::uint32_t most) {
+  if (most <= least || transfer.cut_bytes >= transfer.total_bytes) return least;
+  const std::uint64_t part =
+      (transfer.total_bytes - transfer.cut_bytes) / config::kLongPullParts / least * least;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(part, least, most));
 }
 
 transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span) {

@@ -11,6 +11,11 @@ namespace kvmend::session {
 /// write or a pull); its cursor moves on. `has_unsent` must hold.
 [[nodiscard]] ChunkSpan next_span(TransferState& transfer, std::uint32_t max_bytes);
 
+/// How long its next chunk should be where chunks may have up to `most` bytes: a part of what is
+/// left, in multiples of `least`.
+[[nodiscard]] std::uint32_t chunk_bytes(const TransferState& transfer, std::uint32_t least,
+                                        std::uint32_t most);
+
 /// The chunk of a span that has its id, as a view of the transfer's pieces.
 [[nodiscard]] transport::Chunk make_chunk(const TransferState& transfer, const ChunkSpan& span);
 

@@ -2,11 +2,36 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 #include "env/sim/core.h"
 #include "wire/frame.h"
 
 namespace kvmend::session {
 namespace {
+
+TEST(ChunkerTest, LongTransfersHaveLongChunksAtFirst) {
+  constexpr std::uint32_t kLeast = 512U << 10;
+  constexpr std::uint32_t kMost = 4U << 20;
+  TransferState transfer;
+  transfer.total_bytes = 256ULL << 20;
+  transfer.pieces.push_back({nullptr, RegionRef{1, 1}, 0, transfer.total_bytes});
+  EXPECT_EQ(chunk_bytes(transfer, kLeast, kLeast), kLeast);
+  std::vector<std::uint32_t> sizes;
+  while (transfer.has_unsent())
+    sizes.push_back(next_span(transfer, chunk_bytes(transfer, kLeast, kMost)).bytes);
+  EXPECT_EQ(sizes.front(), kMost);
+  EXPECT_EQ(sizes.back(), kLeast);
+  EXPECT_TRUE(std::ranges::is_sorted(sizes, std::greater{}));
+  EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), 0ULL), transfer.total_bytes);
+  EXPECT_LT(sizes.size(), 128U);  // 512 of the least size
+
+  transfer = {};
+  transfer.total_bytes = 8ULL << 20;
+  EXPECT_EQ(chunk_bytes(transfer, kLeast, kMost), kLeast);
+}
 
 // Property: the chunks of a transfer are its bytes, each once and in order, within both caps.
 TEST(ChunkerTest, ChunksCoverEveryByteOnce) {

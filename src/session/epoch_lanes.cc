@@ -160,6 +160,12 @@ void EpochLanes::send_ping(std::uint64_t nonce) {
   if (control_) control_->send_ping(nonce);
 }
 
+std::uint32_t EpochLanes::longest_chunk(std::uint32_t usual) const {
+  std::uint32_t longest = data_.empty() ? usual : UINT32_MAX;
+  for (const DataLane& data : data_) longest = std::min(longest, data.lane->longest_chunk(usual));
+  return longest;
+}
+
 void EpochLanes::post(const transport::Chunk& chunk) {
   const auto data = std::ranges::min_element(data_, {}, [](const DataLane& d) {
     const bool behind = d.lane->remnants().in_order > 0;

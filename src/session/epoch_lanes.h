@@ -50,6 +50,8 @@ class EpochLanes final : private transport::LaneObserver {
   /// now, and after its acknowledgement: such a rest is on another lane than the one that would be
   /// used.
   [[nodiscard]] bool takes_chunks() const;
+  /// How many bytes a chunk of a long transfer may have, if they usually have `usual`.
+  [[nodiscard]] std::uint32_t longest_chunk(std::uint32_t usual) const;
   /// Puts the chunk on the lane with the least outstanding bytes; behind remnants if there are any.
   void post(const transport::Chunk& chunk);
   void detach(ChunkId chunk);

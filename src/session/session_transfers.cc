@@ -162,7 +162,9 @@ void Session::pump() {
         told = true;
       }
       while (transfer->has_unsent() && window_open()) {
-        ChunkSpan span = next_span(*transfer, host_.self.options.chunk_bytes);
+        const std::uint32_t least = host_.self.options.chunk_bytes;
+        ChunkSpan span =
+            next_span(*transfer, chunk_bytes(*transfer, least, epoch_->longest_chunk(least)));
         if (!span.id.is_set()) span.id = host_.next_chunk_id();
         in_flight_bytes_ += span.bytes;
         ++transfer->chunks_in_flight;

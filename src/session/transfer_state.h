@@ -65,6 +65,7 @@ struct TransferState {
   std::uint64_t acked_bytes = 0;
   std::size_t next_piece = 0;     ///< first piece that isn't in a chunk entirely
   std::uint64_t next_offset = 0;  ///< bytes of it that are
+  std::uint64_t cut_bytes = 0;    ///< of all chunks so far
   std::deque<ChunkSpan> resend;   ///< unacknowledged ones of a dropped epoch, and corrupted ones
   std::uint32_t chunks_in_flight = 0;
   std::uint32_t retries = 0;

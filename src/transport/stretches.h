@@ -26,30 +26,36 @@ namespace kvmend::transport {
   return static_cast<const std::byte*>(piece.iov_base) + piece.iov_len;
 }
 
-/// How many stretches the pieces form.
-[[nodiscard]] inline std::size_t count_stretches(std::span<const iovec> pieces) {
-  std::size_t count = pieces.empty() ? 0 : 1;
-  for (std::size_t i = 1; i < pieces.size(); ++i)
-    count += continues_stretch(end_of(pieces[i - 1]), pieces[i].iov_base) ? 0 : 1;
-  return count;
+/// Bytes from the end of one piece to the next, which continues its stretch.
+[[nodiscard]] inline std::size_t gap_between(const iovec& before, const iovec& piece) {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(piece.iov_base) -
+                                  static_cast<const std::byte*>(end_of(before)));
+}
+
+struct StretchSum {
+  std::size_t count = 0;
+  std::size_t bytes = 0;  ///< with the gaps
+};
+
+[[nodiscard]] inline StretchSum sum_stretches(std::span<const iovec> pieces) {
+  StretchSum sum;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    sum.bytes += pieces[i].iov_len;
+    if (i > 0 && continues_stretch(end_of(pieces[i - 1]), pieces[i].iov_base)) {
+      sum.bytes += gap_between(pieces[i - 1], pieces[i]);
+    } else {
+      ++sum.count;
+    }
+  }
+  return sum;
 }
 
 /// Whether reading the stretches of these small pieces costs less than an entry for each of them
 /// (docs/decisions/0020-staging-in-the-lane.md): few stretches, and little of them in vain.
 [[nodiscard]] inline bool is_worth_gathering(std::span<const iovec> pieces) {
   constexpr std::size_t kReadPerPiece = 1'024;
-  std::size_t stretches = 0;
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    bytes += pieces[i].iov_len;
-    if (i > 0 && continues_stretch(end_of(pieces[i - 1]), pieces[i].iov_base)) {
-      bytes += static_cast<std::size_t>(static_cast<const std::byte*>(pieces[i].iov_base) -
-                                        static_cast<const std::byte*>(end_of(pieces[i - 1])));
-    } else {
-      ++stretches;
-    }
-  }
-  return stretches * 2 <= pieces.size() && bytes < pieces.size() * kReadPerPiece;
+  const StretchSum sum = sum_stretches(pieces);
+  return sum.count * 2 <= pieces.size() && sum.bytes < pieces.size() * kReadPerPiece;
 }
 
 /// The stretches of some pieces, for one call, and where each piece lies in what that reads.
@@ -64,10 +70,7 @@ class Stretches {
     for (; taken < std::min(pieces.size(), kMaxPieces); ++taken) {
       const iovec& piece = pieces[taken];
       const bool more = taken > 0 && continues_stretch(end_of(pieces[taken - 1]), piece.iov_base);
-      const std::size_t gap =
-          more ? static_cast<std::size_t>(static_cast<const std::byte*>(piece.iov_base) -
-                                          static_cast<const std::byte*>(end_of(pieces[taken - 1])))
-               : 0;
+      const std::size_t gap = more ? gap_between(pieces[taken - 1], piece) : 0;
       if (bytes_ + gap + piece.iov_len > most) break;
       at_[taken] = static_cast<std::uint32_t>(bytes_ + gap);
       if (more) {

@@ -45,7 +45,7 @@ bool load(const PeerProcess& process, std::span<const iovec> from, std::byte* in
 
 bool are_small(std::span<const iovec> from, std::size_t bytes, bool foreign) {
   return from.size() >= config::kStageFromSlices && bytes < from.size() * kSmallBytes &&
-         (!foreign || count_stretches(from) * 2 <= from.size());
+         (!foreign || sum_stretches(from).count * 2 <= from.size());
 }
 
 bool copy_small(const PeerProcess* process, std::span<const iovec> to, std::span<const iovec> from,

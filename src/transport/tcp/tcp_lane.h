@@ -1,12 +1,14 @@
 // A lane over one byte stream.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "base/config.h"
 #include "base/time.h"
 #include "env/event_loop.h"
 #include "env/network.h"
@@ -38,6 +40,9 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void post(const Chunk& chunk) override;
   bool detach(ChunkId chunk) override;
   [[nodiscard]] std::vector<ChunkId> unsent() const override { return writer_.unsent(); }
+  [[nodiscard]] std::uint32_t longest_chunk(std::uint32_t usual) const override {
+    return pull_sender_ && pull_sender_->ready() ? std::max(usual, config::kLongPullBytes) : usual;
+  }
   void flush() override;
   void close() override;
   void set_observer(LaneObserver* observer) override { observer_ = observer; }
