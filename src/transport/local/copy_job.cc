@@ -64,6 +64,7 @@ CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source
       if (pool == nullptr || !pool->holds(part.to, part.length))
         pool = find_pool(*own_, part.to, part.length);
       if (pool != nullptr) {
+        note_pool(*pool, part);
         part.to = pool->alias() + (part.to - pool->base());
         part.way = Way::kStores;
       }
@@ -71,6 +72,14 @@ CopyJob::CopyJob(PullRequest request, std::shared_ptr<const SourceMemory> source
     parts_.push_back(part);
   }
   if (request_.has_checksum) sum_.emplace();
+}
+
+void CopyJob::note_pool(const memory::PoolSegment& pool, const Part& part) {
+  if (pools_.empty() || pools_.back().pool != &pool)
+    pools_.push_back({&pool, part.to, part.to + part.length});
+  PoolRange& range = pools_.back();
+  range.low = std::min(range.low, part.to);
+  range.high = std::max(range.high, part.to + part.length);
 }
 
 void CopyJob::run(const env::Clock& clock, Board& board, std::size_t reader) {
@@ -81,12 +90,10 @@ CopyJob::Outcome CopyJob::copy_all(const env::Clock& clock, Board& board, std::s
   std::size_t part = 0;
   std::uint32_t offset = 0;
   bool any_foreign = false;
-  bool any_stores = false;
   while (part < parts_.size()) {
     Outcome outcome = Outcome::kCopied;
     if (!begin_step(clock, board, reader, outcome)) return outcome;
     if (parts_[part].way == Way::kStores) {
-      any_stores = true;
       copy_by_stores(part, offset);
     } else {
       any_foreign |= parts_[part].way == Way::kOtherSide;
@@ -99,7 +106,7 @@ CopyJob::Outcome CopyJob::copy_all(const env::Clock& clock, Board& board, std::s
   if (!source_->board->is_open(request_.chunk)) return Outcome::kWithdrawn;
   if (any_foreign && (!source_->process.alive() || !source_->link_open.load()))
     return Outcome::kGone;
-  if (any_stores && !pools_are_mapped()) return Outcome::kTargetFault;
+  if (!pools_are_mapped()) return Outcome::kTargetFault;
   if (sum_ && sum_->value() != request_.checksum) return Outcome::kCorrupt;
   return Outcome::kCopied;
 }
@@ -208,26 +215,9 @@ CopyJob::Outcome CopyJob::why_not_copied(Way way, ssize_t got, bool target_is_ma
 
 // Stores to an alias don't fail when the owner has unmapped the pool; nobody would see the bytes.
 bool CopyJob::pools_are_mapped() const {
-  const memory::PoolSegment* pool = nullptr;
-  std::uintptr_t low = UINTPTR_MAX;
-  std::uintptr_t high = 0;
-  for (std::size_t i = 0; i <= parts_.size(); ++i) {
-    const bool more = i < parts_.size();
-    if (more && parts_[i].way != Way::kStores) continue;
-    const auto* at = more ? static_cast<const std::byte*>(request_.where[i].iov_base) : nullptr;
-    if (!more || pool == nullptr || !pool->holds(at, parts_[i].length)) {
-      if (pool != nullptr &&
-          !memory::is_mapped(reinterpret_cast<void*>(low), high - low))  // NOLINT
-        return false;
-      if (!more) return true;
-      pool = find_pool(*own_, at, parts_[i].length);
-      low = UINTPTR_MAX;
-      high = 0;
-    }
-    low = std::min(low, reinterpret_cast<std::uintptr_t>(at));
-    high = std::max(high, reinterpret_cast<std::uintptr_t>(at) + parts_[i].length);
-  }
-  return true;
+  return std::ranges::all_of(pools_, [](const PoolRange& range) {
+    return memory::is_mapped(range.low, static_cast<std::size_t>(range.high - range.low));
+  });
 }
 
 void CopyJob::stop() {

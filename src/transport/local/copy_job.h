@@ -78,6 +78,14 @@ class CopyJob {
     Way way = Way::kStores;
   };
 
+  /// What is stored to in a pool of ours, at its own addresses.
+  struct PoolRange {
+    const memory::PoolSegment* pool = nullptr;
+    std::byte* low = nullptr;
+    std::byte* high = nullptr;
+  };
+
+  void note_pool(const memory::PoolSegment& pool, const Part& part);
   Outcome copy_all(const env::Clock& clock, Board& board, std::size_t reader);
   bool begin_step(const env::Clock& clock, Board& board, std::size_t reader, Outcome& why);
   void end_step(Board& board, std::size_t reader);
@@ -92,6 +100,7 @@ class CopyJob {
   std::shared_ptr<const SegmentMap> segments_;
   std::shared_ptr<const memory::PoolSegments> own_;
   std::vector<Part> parts_;
+  std::vector<PoolRange> pools_;
   bool unresolved_ = false;
   Outcome outcome_ = Outcome::kStopped;
   std::atomic<bool> stopped_{false};

@@ -11,8 +11,11 @@ namespace kvmend::transport::local {
 namespace {
 
 // The loop is told of finished chunks when so many bytes are done, or when there is nothing left to
-// copy: waking it for each would take a core from the copying.
+// copy: waking it for each would take a core from the copying. Long chunks are in the middle of
+// long transfers, for which nobody waits yet.
 constexpr std::uint64_t kTellBytes = 4U << 20U;
+constexpr std::uint64_t kTellBytesOfLong = 16U << 20U;
+constexpr std::uint64_t kLongBytes = 1U << 20U;
 // Before a thread sleeps it looks for more, about 20 microseconds long: less than a wake-up costs.
 constexpr int kPausesBeforeSleep = 600;
 constexpr int kPausesBeforeYield = 30;
@@ -119,11 +122,13 @@ bool CopyWorkers::hand_in(JobPtr& job) {
   const bool kept = contain("finishing a copy", [&] {
     const MutexLock lock(mutex_);
     if (job) {
+      const std::uint64_t bytes = job->request().bytes;
       finished_.push_back(job);
-      untold_bytes_ += job->request().bytes;
+      untold_bytes_ += bytes;
+      tell_at_ = bytes > kLongBytes ? kTellBytesOfLong : kTellBytes;
       job.reset();
     }
-    tell_now = !told_ && (queue_.empty() || untold_bytes_ >= kTellBytes);
+    tell_now = !told_ && (queue_.empty() || untold_bytes_ >= tell_at_);
     told_ = told_ || tell_now;
   });
   if (!kept || !tell_now) return kept;
