@@ -5,7 +5,8 @@
 //                         the bytes looked at
 //   latency N US          N single 4 KiB writes by kvmend, US of rest before each, and raw ones
 //   idle S                how busy the engine is that has nothing to do
-//   bookkeeping           registering, and submitting 15,000 pages of 64 KiB
+//   bookkeeping           registering, and submitting 15,000 pages of 64 KiB; this process is free to
+//                         use every core from then on
 //   facts                 memory and threads of the first target's process; the last command
 #include "mover.h"
 
@@ -276,6 +277,7 @@ class Mover {
   json bookkeeping() {
     constexpr std::size_t kPiece = 2U << 20U;
     constexpr std::size_t kPieces = 4096;
+    Pair::unpin();  // else its own loop would take the core from the caller in mid-submit
     void* large = mmap(nullptr, kPiece * kPieces, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (large == MAP_FAILED) fail_hard("mmap");

@@ -12,8 +12,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <new>
+#include <string>
 #include <thread>
 
 namespace kvmend::bench {
@@ -89,6 +91,15 @@ void Pair::pin_to(int cpu) const {
   CPU_ZERO(&set);
   CPU_SET(static_cast<unsigned>(cpu) % static_cast<unsigned>(sysconf(_SC_NPROCESSORS_ONLN)), &set);
   sched_setaffinity(0, sizeof set, &set);
+}
+
+void Pair::unpin() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (long cpu = 0; cpu < sysconf(_SC_NPROCESSORS_ONLN); ++cpu)
+    CPU_SET(static_cast<unsigned long>(cpu), &all);
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+    sched_setaffinity(std::stoi(thread.path().filename().string()), sizeof all, &all);
 }
 
 void Pair::fork_child(const std::function<void()>& child) {

@@ -50,6 +50,8 @@ class Pair {
   void fork_child(const std::function<void()>& child);
   /// Both sides meet here; gives up (and ends the process) when the other side has died.
   void barrier();
+  /// Lets all threads of this process use every core.
+  static void unpin();
   Shared& shared() { return *shared_; }
   [[nodiscard]] bool is_parent() const { return parent_; }
   /// Waits for the child; false when it failed.
