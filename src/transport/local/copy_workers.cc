@@ -10,12 +10,15 @@
 namespace kvmend::transport::local {
 namespace {
 
+using namespace std::chrono_literals;
+
 // The loop is told of finished chunks when so many bytes are done, or when there is nothing left to
 // copy: waking it for each would take a core from the copying. Long chunks are in the middle of
 // long transfers, for which nobody waits yet.
 constexpr std::uint64_t kTellBytes = 4U << 20U;
 constexpr std::uint64_t kTellBytesOfLong = 16U << 20U;
 constexpr std::uint64_t kLongBytes = 1U << 20U;
+constexpr auto kTellWithin = 20ms;  // on a machine that copies slowly: the sender waits for a sign of life
 // Before a thread sleeps it looks for more, about 20 microseconds long: less than a wake-up costs.
 constexpr int kPausesBeforeSleep = 600;
 constexpr int kPausesBeforeYield = 30;
@@ -128,8 +131,12 @@ bool CopyWorkers::hand_in(JobPtr& job) {
       tell_at_ = bytes > kLongBytes ? kTellBytesOfLong : kTellBytes;
       job.reset();
     }
-    tell_now = !told_ && (queue_.empty() || untold_bytes_ >= tell_at_);
-    told_ = told_ || tell_now;
+    const Time now = loop_.now();
+    tell_now = !told_ && (queue_.empty() || untold_bytes_ >= tell_at_ ||
+                          now >= last_told_ + kTellWithin);
+    if (!tell_now) return;
+    told_ = true;
+    last_told_ = now;
   });
   if (!kept || !tell_now) return kept;
   if (contain("telling of copies", [this] { tell(); })) return true;

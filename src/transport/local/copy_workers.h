@@ -51,6 +51,7 @@ class CopyWorkers {
   std::vector<JobPtr> finished_ KVM_GUARDED_BY(mutex_);
   std::uint64_t untold_bytes_ KVM_GUARDED_BY(mutex_) = 0;
   std::uint64_t tell_at_ KVM_GUARDED_BY(mutex_) = 0;
+  Time last_told_ KVM_GUARDED_BY(mutex_){};
   std::size_t asleep_ KVM_GUARDED_BY(mutex_) = 0;
   bool told_ KVM_GUARDED_BY(mutex_) = false;  // the loop will take what is finished
   std::atomic<std::size_t> waiting_{0};       // hint for spinning
