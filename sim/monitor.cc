@@ -84,9 +84,10 @@ void Monitor::on_session_state(Instance& instance, const std::string& session_id
   Node* peer = cluster_.find(session_id);
   session::Session* session = instance.engine().sessions().find(session_id);
   if (peer == nullptr || session == nullptr) return;
-  // The first registration of a process shows that it lives, whatever our way to it is.
-  const std::uint64_t life = peer->instance() == nullptr ? 0 : peer->instance()->number();
+  // The first registration of a process that is there shows that it lives, whatever our way to it.
+  const Incarnation life = session->health().peer();
   if (session->health().lifted_by() == health::LiftedBy::kNewRegistration &&
+      peer->instance() != nullptr && peer->instance()->incarnation() == life &&
       registrations_.emplace(instance.number(), life).second)
     return;
   // A probe must have reached the peer and come back since it began.

@@ -39,7 +39,7 @@ class Monitor final : public Part {
   /// Since when transfers have waited for a session of this life.
   std::map<std::pair<std::uint64_t, std::string>, Time> demand_since_;
   /// Lives whose sessions have been lifted by a registration of that life, once each.
-  std::set<std::pair<std::uint64_t, std::uint64_t>> registrations_;
+  std::set<std::pair<std::uint64_t, Incarnation>> registrations_;
   Duration slowest_{};
   bool over_ = false;
 };

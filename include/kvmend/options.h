@@ -62,7 +62,9 @@ struct EngineOptions {
   /// Listening anywhere but on loopback needs this until peers authenticate each other.
   bool insecure = false;
   std::chrono::milliseconds default_deadline{30'000};
-  std::uint32_t chunk_bytes = 512U << 10;    ///< payload of one frame, 4 KiB to 16 MiB
+  /// Payload of one frame, 4 KiB to 16 MiB. Where the peer copies by itself long transfers have up
+  /// to 4 MiB in one (a quarter of the window at most).
+  std::uint32_t chunk_bytes = 512U << 10;
   std::uint64_t window_bytes = 64ULL << 20;  ///< unacknowledged bytes per session
   std::uint32_t window_chunks = 1024;        ///< unacknowledged chunks per session
   std::chrono::microseconds spin{50};        ///< busy-wait before blocking, under traffic only

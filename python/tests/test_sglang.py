@@ -137,6 +137,15 @@ def test_heads_are_no_difference_where_pages_move_whole():
     assert sides[0].components[0].shapes == sides[1].components[0].shapes
 
 
+def test_windows_of_an_mla_model_are_the_same_on_both_sides():
+    args = kv_args(state_types=["swa"], state_data_ptrs=[[0x30000]], state_data_lens=[[256]],
+                   state_item_lens=[[64]], kv_head_num=1)  # fmt: skip
+    sides = [layout_of(args, KVRank(), decode=decode, mla=True).layout for decode in (False, True)]
+    assert sides[0].components[2].pool == KVPool.SWA
+    assert sides[0].components[2].shapes == sides[1].components[2].shapes
+    assert sides[0].kv_heads == sides[1].kv_heads
+
+
 
 def plain(**changes):
     """K and V of two layers, no state."""

@@ -61,6 +61,7 @@ inline constexpr std::size_t kInlinePullBytes = 64U << 10;  // copied on the loo
 inline constexpr std::size_t kInlinePullBudget = 256U << 10;  // and so much in one turn of the loop
 inline constexpr std::size_t kPoolCopyStepBytes = 256U << 10;
 inline constexpr std::size_t kForeignCopyStepBytes = 1U << 20;
+inline constexpr std::size_t kSmallCopyStepBytes = 256U << 10;  // of pieces that are picked out
 // A chunk that the peer copies costs both sides some microseconds, so those of long transfers are
 // long; each is a part of what is left, so that all who copy end together.
 inline constexpr std::uint32_t kLongPullBytes = 4U << 20;

@@ -160,9 +160,10 @@ void EpochLanes::send_ping(std::uint64_t nonce) {
   if (control_) control_->send_ping(nonce);
 }
 
-std::uint32_t EpochLanes::longest_chunk(std::uint32_t usual) const {
+std::uint32_t EpochLanes::longest_chunk(Opcode opcode, std::uint32_t usual) const {
   std::uint32_t longest = data_.empty() ? usual : UINT32_MAX;
-  for (const DataLane& data : data_) longest = std::min(longest, data.lane->longest_chunk(usual));
+  for (const DataLane& data : data_)
+    longest = std::min(longest, data.lane->longest_chunk(opcode, usual));
   return longest;
 }
 

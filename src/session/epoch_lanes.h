@@ -51,7 +51,7 @@ class EpochLanes final : private transport::LaneObserver {
   /// used.
   [[nodiscard]] bool takes_chunks() const;
   /// How many bytes a chunk of a long transfer may have, if they usually have `usual`.
-  [[nodiscard]] std::uint32_t longest_chunk(std::uint32_t usual) const;
+  [[nodiscard]] std::uint32_t longest_chunk(Opcode opcode, std::uint32_t usual) const;
   /// Puts the chunk on the lane with the least outstanding bytes; behind remnants if there are any.
   void post(const transport::Chunk& chunk);
   void detach(ChunkId chunk);

@@ -64,6 +64,7 @@ void Probe::post(Opcode opcode, std::vector<std::byte>& bytes) {
 
 void Probe::on_hello_ack(transport::Lane&, const wire::HelloAck& ack) {
   answered_ = ack.incarnation;
+  progress_seen_ = lane_->progress();
   if (KVM_SABOTAGE(control_probe_only)) return finish(Status::ok());
   if (target_.is_set() && ack.incarnation != target_)
     return finish({Code::kPeerRestarted, Origin::kPeer,

@@ -36,7 +36,7 @@ class Probe final : private transport::LaneObserver {
   [[nodiscard]] bool waits_for_process() const {
     return !answered_.is_set() && lane_ && lane_->progress() > 0;
   }
-  /// The peer has answered, and bytes have moved since the last call.
+  /// The peer has answered, and bytes have moved since then, or since the last call.
   [[nodiscard]] bool moves() {
     if (!answered_.is_set() || !lane_) return false;
     const std::uint64_t progress = lane_->progress();

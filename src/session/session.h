@@ -210,6 +210,7 @@ class Session final : private EpochEvents {
   [[nodiscard]] Status expired(const TransferState& transfer) const;
   [[nodiscard]] Status chunk_error(const InFlight& chunk, const wire::AckEntry& result) const;
   [[nodiscard]] bool window_open() const;
+  [[nodiscard]] std::uint32_t bytes_of_next_chunk(const TransferState& transfer) const;
 
   SessionHost& host_;
   Address peer_;

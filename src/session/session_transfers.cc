@@ -135,6 +135,15 @@ void Session::schedule_pump() {
   pump_scheduled_ = true;
 }
 
+std::uint32_t Session::bytes_of_next_chunk(const TransferState& transfer) const {
+  constexpr std::uint64_t kLeastInWindow = 4;
+  const EngineOptions& options = host_.self.options;
+  const std::uint64_t most =
+      std::min<std::uint64_t>(epoch_->longest_chunk(transfer.opcode, options.chunk_bytes),
+                              options.window_bytes / kLeastInWindow);
+  return chunk_bytes(transfer, options.chunk_bytes, static_cast<std::uint32_t>(most));
+}
+
 bool Session::window_open() const {
   return in_flight_bytes_ < host_.self.options.window_bytes &&
          in_flight_.size() < host_.self.options.window_chunks && epoch_->takes_chunks();
@@ -162,9 +171,7 @@ void Session::pump() {
         told = true;
       }
       while (transfer->has_unsent() && window_open()) {
-        const std::uint32_t least = host_.self.options.chunk_bytes;
-        ChunkSpan span =
-            next_span(*transfer, chunk_bytes(*transfer, least, epoch_->longest_chunk(least)));
+        ChunkSpan span = next_span(*transfer, bytes_of_next_chunk(*transfer));
         if (!span.id.is_set()) span.id = host_.next_chunk_id();
         in_flight_bytes_ += span.bytes;
         ++transfer->chunks_in_flight;

@@ -83,7 +83,9 @@ class Lane {
   virtual void send_control_ack(std::uint64_t seq) = 0;
   virtual void send_ping(std::uint64_t nonce) = 0;
   /// How many bytes a chunk of a long transfer may have, if they usually have `usual`.
-  [[nodiscard]] virtual std::uint32_t longest_chunk(std::uint32_t usual) const { return usual; }
+  [[nodiscard]] virtual std::uint32_t longest_chunk(Opcode /*opcode*/, std::uint32_t usual) const {
+    return usual;
+  }
   /// Queues a chunk; its result comes as `on_chunk_done`.
   virtual void post(const Chunk& chunk) = 0;
   /// The chunk's memory isn't touched any more after this returns; no event follows for it. Returns

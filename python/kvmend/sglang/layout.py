@@ -51,7 +51,9 @@ def layout_of(
     known = decode or heads > 0  # the heads, if only by the other side
     order = _order(args, hnd)
     opaque = "" if mla else _why_opaque(args, order, known=known)
-    states, why = _state_shapes(args, rank, mla=mla, opaque=bool(opaque), by_heads=known)
+    states, why = _state_shapes(
+        args, rank, mla=mla, opaque=bool(opaque), by_heads=known and not mla
+    )
     opaque = opaque or why
     by_heads = not mla and not opaque and known
     if opaque:

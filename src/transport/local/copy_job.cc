@@ -166,14 +166,14 @@ CopyJob::Outcome CopyJob::copy_by_kernel(std::size_t& part, std::uint32_t& offse
   thread_local std::array<iovec, kMaxIov> to;
   thread_local std::array<iovec, kMaxIov> from;
   const Way way = parts_[part].way;
+  const std::size_t step = step_bytes(parts_[part].length);
   std::size_t count = 0;
   std::size_t wanted = 0;
-  for (std::size_t i = part; i < parts_.size() && parts_[i].way == way && count < kMaxIov &&
-                             wanted < config::kForeignCopyStepBytes;
+  for (std::size_t i = part;
+       i < parts_.size() && parts_[i].way == way && count < kMaxIov && wanted < step;
        ++i, ++count) {
     const std::uint32_t skip = i == part ? offset : 0;
-    const std::size_t n =
-        std::min<std::size_t>(config::kForeignCopyStepBytes - wanted, parts_[i].length - skip);
+    const std::size_t n = std::min<std::size_t>(step - wanted, parts_[i].length - skip);
     to[count] = {parts_[i].to + skip, n};
     from[count] = {reinterpret_cast<void*>(parts_[i].from + skip), n};  // NOLINT: perhaps not ours
     wanted += n;

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kTellBytes = 4U << 20U;
 constexpr std::uint64_t kTellBytesOfLong = 16U << 20U;
 constexpr std::uint64_t kLongBytes = 1U << 20U;
-constexpr auto kTellWithin = 20ms;  // on a machine that copies slowly: the sender waits for a sign of life
+constexpr auto kTellWithin = 20ms;  // a slow machine: the sender waits for a sign of life
 // Before a thread sleeps it looks for more, about 20 microseconds long: less than a wake-up costs.
 constexpr int kPausesBeforeSleep = 600;
 constexpr int kPausesBeforeYield = 30;
@@ -126,14 +126,15 @@ bool CopyWorkers::hand_in(JobPtr& job) {
     const MutexLock lock(mutex_);
     if (job) {
       const std::uint64_t bytes = job->request().bytes;
+      if (finished_.empty()) tell_at_ = kTellBytesOfLong;
+      if (bytes <= kLongBytes) tell_at_ = kTellBytes;
       finished_.push_back(job);
       untold_bytes_ += bytes;
-      tell_at_ = bytes > kLongBytes ? kTellBytesOfLong : kTellBytes;
       job.reset();
     }
     const Time now = loop_.now();
-    tell_now = !told_ && (queue_.empty() || untold_bytes_ >= tell_at_ ||
-                          now >= last_told_ + kTellWithin);
+    tell_now =
+        !told_ && (queue_.empty() || untold_bytes_ >= tell_at_ || now >= last_told_ + kTellWithin);
     if (!tell_now) return;
     told_ = true;
     last_told_ = now;

@@ -255,8 +255,9 @@ void LocalHub::on_target_dead(const TargetLink& target, const Status& why) {
 bool LocalHub::wait_for_reader(const TargetLink& target, ChunkId chunk) const {
   const PeerBoard* board = target.board();
   if (board == nullptr || !board->is_reading(chunk)) return true;
-  // A step takes some tens of microseconds, and longer only when its thread doesn't get a core. One
-  // of a peer that is stopped is left: what it reads when it goes on never counts (board.h).
+  // A step takes up to some hundreds of microseconds, and longer only when its thread doesn't get a
+  // core. One of a peer that is stopped is left: what it reads when it goes on never counts
+  // (board.h).
   const Time start = context_.loop.now();
   Time look = start + config::kWithdrawLook;
   while (board->is_reading(chunk)) {

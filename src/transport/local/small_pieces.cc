@@ -14,8 +14,8 @@ constexpr std::size_t kSmallBytes = 2'048;  // mean length
 
 /// Of one thread: what was read, and the pieces of it one after the other.
 struct Buffers {
-  std::unique_ptr<std::byte[]> raw{new std::byte[config::kForeignCopyStepBytes]};
-  std::unique_ptr<std::byte[]> packed{new std::byte[config::kForeignCopyStepBytes]};
+  std::unique_ptr<std::byte[]> raw{new std::byte[config::kSmallCopyStepBytes]};
+  std::unique_ptr<std::byte[]> packed{new std::byte[config::kSmallCopyStepBytes]};
 };
 
 Buffers& buffers() {
@@ -27,7 +27,7 @@ bool load(const PeerProcess& process, std::span<const iovec> from, std::byte* in
   thread_local Stretches stretches;
   std::byte* const raw = buffers().raw.get();
   while (!from.empty()) {
-    const std::size_t taken = stretches.fill(from, config::kForeignCopyStepBytes);
+    const std::size_t taken = stretches.fill(from, config::kSmallCopyStepBytes);
     const iovec here{raw, stretches.bytes()};
     if (process.read(std::span(&here, 1), stretches.spans()) !=
         static_cast<ssize_t>(stretches.bytes()))
@@ -43,8 +43,13 @@ bool load(const PeerProcess& process, std::span<const iovec> from, std::byte* in
 
 }  // namespace
 
+std::size_t step_bytes(std::size_t first) {
+  return first < kSmallBytes ? config::kSmallCopyStepBytes : config::kForeignCopyStepBytes;
+}
+
 bool are_small(std::span<const iovec> from, std::size_t bytes, bool foreign) {
-  return from.size() >= config::kStageFromSlices && bytes < from.size() * kSmallBytes &&
+  return from.size() >= config::kStageFromSlices && bytes <= config::kSmallCopyStepBytes &&
+         bytes < from.size() * kSmallBytes &&
          (!foreign || sum_stretches(from).count * 2 <= from.size());
 }
 

@@ -15,12 +15,16 @@
 
 namespace kvmend::transport::local {
 
+/// How many bytes to copy in one step whose first piece has `first`: small ones have to stay in the
+/// second-level cache.
+[[nodiscard]] std::size_t step_bytes(std::size_t first);
+
 /// Whether pieces of together `bytes` go faster this way. `foreign`: of another process; then they
 /// must lie near each other as well.
 [[nodiscard]] bool are_small(std::span<const iovec> from, std::size_t bytes, bool foreign);
 
 /// Copies `from` to `to`, of equal lengths one by one, together at most
-/// config::kForeignCopyStepBytes. `process`: whose memory `from` is; null: mapped memory of a
+/// config::kSmallCopyStepBytes. `process`: whose memory `from` is; null: mapped memory of a
 /// sealed segment, which can be read here. `to` is any memory of ours. Of the process only pages
 /// are read that hold a wanted byte. Adds the bytes to `sum` when all are there. False: some
 /// couldn't be read or written (some of `to` may have been): a plain copy says why. Any thread.

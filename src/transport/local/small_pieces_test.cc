@@ -55,7 +55,7 @@ TEST_F(SmallPieces, StripsOfRows) {
       from.clear();
       to.clear();
       std::ranges::fill(target, std::byte{0});
-      for (std::size_t i = 0; i < 1'000 && (i + 1) * strip <= config::kForeignCopyStepBytes; ++i)
+      for (std::size_t i = 0; i < 1'000 && (i + 1) * strip <= config::kSmallCopyStepBytes; ++i)
         add(i * 4 * strip + 17, i * strip + 5, strip);
       ASSERT_TRUE(copy(of));
       expect_copied();

@@ -471,7 +471,7 @@ void TcpLane::post(const Chunk& chunk) {
   outstanding_ += chunk.bytes;
   if (chunk.opcode == Opcode::kWrite) {
     PendingWrite write{.chunk = chunk};
-    write.pulled = offer_pull(chunk, write.sent);
+    last_write_copied_ = write.pulled = offer_pull(chunk, write.sent);
     writes_.emplace(chunk.id, write);
     if (write.pulled) return;
   } else {

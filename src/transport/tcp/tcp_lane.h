@@ -40,8 +40,10 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   void post(const Chunk& chunk) override;
   bool detach(ChunkId chunk) override;
   [[nodiscard]] std::vector<ChunkId> unsent() const override { return writer_.unsent(); }
-  [[nodiscard]] std::uint32_t longest_chunk(std::uint32_t usual) const override {
-    return pull_sender_ && pull_sender_->ready() ? std::max(usual, config::kLongPullBytes) : usual;
+  /// Those that are copied may be long; a frame of the stream would hold up what is urgent.
+  [[nodiscard]] std::uint32_t longest_chunk(Opcode opcode, std::uint32_t usual) const override {
+    const bool copied = opcode == Opcode::kWrite ? last_write_copied_ : last_read_copied_;
+    return copied ? std::max(usual, config::kLongPullBytes) : usual;
   }
   void flush() override;
   void close() override;
@@ -236,6 +238,8 @@ class TcpLane final : public Lane, private env::StreamHandler, private FrameSink
   std::unique_ptr<PullSender> pull_sender_;
   std::unique_ptr<PullReceiver> read_receiver_;  // the initiator's, from the first read on
   std::unique_ptr<PullSender> read_sender_;      // the acceptor's
+  bool last_write_copied_ = false;               // by the peer, or so it was offered
+  bool last_read_copied_ = false;                // by us
   std::vector<wire::PullSource> sources_;
   bool flush_scheduled_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -96,6 +96,7 @@ void TcpLane::on_read_pulled(const PullRequest& request, const Status& result) {
   pulling_.erase(pulling);
   if (at == reads_.end()) return;
   PendingRead& read = at->second;
+  last_read_copied_ = result.is_ok();
   if (result.is_ok()) {
     read.received = request.bytes;
     context_.counters.payload_bytes_received += request.bytes;

@@ -134,6 +134,7 @@ Status TcpLane::on_read_data(const wire::FrameHeader& header, Bytes body,
   incoming_ = {};
   incoming_.header = header;
   incoming_.reading = true;
+  last_read_copied_ = false;
   if ((header.flags & wire::kFlagChecksum) != 0) {
     if (body.size() != wire::kDataBodyBytes)
       return protocol_error("a checksummed answer without its checksum");
