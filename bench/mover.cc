@@ -5,9 +5,8 @@
 //                         the bytes looked at
 //   latency N US          N single 4 KiB writes by kvmend, US of rest before each, and raw ones
 //   idle S                how busy the engine is that has nothing to do
-//   bookkeeping           registering, and submitting 15,000 pages of 64 KiB; this process is free
-//   to
-//                         use every core from then on
+//   bookkeeping           registering, and submitting 15,000 pages of 64 KiB; from then on this
+//                         process is free to use every core
 //   facts                 memory and threads of the first target's process; the last command
 #include "mover.h"
 

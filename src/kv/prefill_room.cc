@@ -290,7 +290,7 @@ void PrefillRoom::on_write_begun(std::size_t destination) {
   Destination& to = destinations_[destination];
   handle_->advance(KvStatus::kTransferring, around_.now());
   // Where grants are checked decode sees the first bytes come, and needs no word of it.
-  if (std::exchange(to.writing, true) || around_.port.landing().grants_are_checked) return;
+  if (around_.port.landing().grants_are_checked || std::exchange(to.told_begun, true)) return;
   static_cast<void>(around_.send(
       to.to.peer, wire::KvRoomStatus{.room = handle_->room(),
                                      .attempt = to.to.metadata.attempt,

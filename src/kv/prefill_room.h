@@ -88,7 +88,7 @@ class PrefillRoom final : public RoomBase {
     std::size_t first_unwritten = 0;
     std::set<WriteId> writes;             ///< in flight
     std::vector<std::uint64_t> declared;  ///< acknowledged bytes per component of decode
-    bool writing = false;                 ///< its bytes are on their way, and it was told so
+    bool told_begun = false;              ///< it was told that its bytes are on their way
     bool done_sent = false;
     bool complete = false;   ///< decode said Success; a dummy: the last chunk is queued
     bool gone = false;       ///< don't tell it: it said so itself, or is another process now

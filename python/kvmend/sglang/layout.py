@@ -51,13 +51,12 @@ def layout_of(
     known = decode or heads > 0  # the heads, if only by the other side
     order = _order(args, hnd)
     opaque = "" if mla else _why_opaque(args, order, known=known)
-    states, why = _state_shapes(
-        args, rank, mla=mla, opaque=bool(opaque), by_heads=known and not mla
-    )
-    opaque = opaque or why
-    by_heads = not mla and not opaque and known
-    if opaque:
+    by_heads = known and not mla and not opaque
+    states, why = _state_shapes(args, rank, mla=mla, opaque=bool(opaque), by_heads=by_heads)
+    if why and not opaque:
+        opaque, by_heads = why, False
         states, _ = _state_shapes(args, rank, mla=mla, opaque=True, by_heads=False)
+    if opaque:
         heads = total_heads = 0  # nobody needs them, and decode doesn't know them
     kv_ids = args.kv_layer_ids or _layer_ids(args, rank, mla)
     kv = _component(
@@ -91,7 +90,7 @@ def layout_of(
     slots = []
     divided = False
     for slot, kind in enumerate(args.state_types):
-        name = str(getattr(kind, "value", kind))
+        name = _name(kind)
         if name == "dsa_tail":
             raise ValueError(
                 "the kvmend backend doesn't move dsa_tail state, which is addressed by bytes of a "
@@ -181,20 +180,25 @@ def _layer_ids(args: Any, rank: KVRank, mla: bool) -> list[int]:
     return list(range(start, start + entries // halves)) * halves
 
 
+def _name(kind: Any) -> str:
+    """Of a kind of state: an enumerator of SGLang's, or its value."""
+    return str(getattr(kind, "value", kind))
+
+
 def _state_shapes(
     args: Any, rank: KVRank, *, mla: bool, opaque: bool, by_heads: bool
 ) -> tuple[list[list[KVShape]], str]:
     """The inside of each state pool's items, and why one can't be divided ("": all can)."""
     shapes = []
-    whys = []
+    reason = ""
     for slot, kind in enumerate(args.state_types):
-        name = str(getattr(kind, "value", kind))
         one, why = _shapes_of_state(
-            args, slot, name, rank, mla=mla, opaque=opaque, by_heads=by_heads
+            args, slot, _name(kind), rank, mla=mla, opaque=opaque, by_heads=by_heads
         )
         shapes.append(one)
-        whys.append(why if any(args.state_data_lens[slot]) else "")
-    return shapes, next(filter(None, whys), "")
+        if any(args.state_data_lens[slot]):
+            reason = reason or why
+    return shapes, reason
 
 
 def _shapes_of_state(
